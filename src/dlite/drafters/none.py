@@ -1,0 +1,25 @@
+"""No drafts: the decoding loop then is plain decoding, one target row a round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dlite.drafters.base import Chooser
+from dlite.types import Proposal, View
+
+
+class NoDrafter:
+    """Proposes nothing."""
+
+    name = "none"
+    taps: tuple[int, ...] = ()
+    max_drafts = 0
+
+    def propose(self, view: View, counts: Sequence[int], chooser: Chooser) -> Proposal:
+        """An empty proposal: tokens [B,0]."""
+        empty = view.anchor.new_zeros(len(counts), 0)
+        return Proposal(empty, view.anchor.new_zeros(len(counts)))
+
+    def state_bytes(self) -> int:
+        """Nothing is kept."""
+        return 0

@@ -1,0 +1,243 @@
+"""The decoding loop: admit and prefill, then rounds of propose -> verify -> commit.
+
+Plain decoding is the same loop with the drafter ``none``. Every request keeps its own number of accepted tokens;
+nothing a request gets depends on what else is in the batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from dlite.drafters.base import Drafter
+from dlite.engine.choose import BatchChooser, first_token, verify
+from dlite.engine.prefix import PrefixCache
+from dlite.engine.request import Active, Event, Request, check
+from dlite.engine.text import TextStream
+from dlite.target.base import Cache, Target
+from dlite.types import Generation, Proposal, Round, View
+
+Sink = Callable[[Event], None]
+
+
+class Engine:
+    """Decodes requests in a continuously refilled batch.
+
+    ``prefix`` keeps the key-values of finished requests, so that the next turn of a conversation computes only what
+    is new.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter,
+        *,
+        max_batch: int = 8,
+        prefill_chunk: int = 512,
+        prefix: PrefixCache | None = None,
+    ) -> None:
+        self.target = target
+        self.drafter = drafter
+        self.max_batch = max_batch
+        self.prefill_chunk = prefill_chunk
+        self.prefix = prefix
+        self.finished: dict[int, Active] = {}
+        self._waiting: deque[Active] = deque()
+        self._rows: list[Active] = []
+        self._cache: Cache | None = None
+        self._next_id = 0
+
+    def submit(self, request: Request, sink: Sink | None = None) -> int:
+        """Queue a request; returns its number. ``sink`` is called with each ``Event``. Errors: ``RequestError``."""
+        check(request, self.target.info, self.drafter.max_drafts)
+        self._waiting.append(Active(self._next_id, request, list(request.ids), sink))
+        self._next_id += 1
+        return self._next_id - 1
+
+    def cancel(self, request: int) -> None:
+        """Stop a request; what it has produced so far stays in its result."""
+        for row in (*self._waiting, *self._rows):
+            if row.id == request:
+                row.cancelled = True
+
+    def preempt(self, request: int) -> None:
+        """Drop a running request's key-values and queue it again: it resumes by computing them anew."""
+        for index, row in enumerate(self._rows):
+            if row.id == request:
+                row.pivot = None
+                self._drop(index)
+                self._waiting.appendleft(row)
+                return
+
+    @property
+    def busy(self) -> bool:
+        """True while any request is unfinished."""
+        return bool(self._waiting or self._rows)
+
+    def result(self, request: int) -> Generation:
+        """The outcome of a finished request, handed over once."""
+        return self.finished.pop(request).generation()
+
+    def run(self) -> None:
+        """Work until every request is finished."""
+        while self.busy:
+            self.step()
+
+    def step(self) -> None:
+        """Admit what fits, then one round for the whole batch."""
+        while self._waiting and len(self._rows) < self.max_batch:
+            self._admit(self._waiting.popleft())
+        for index in range(len(self._rows) - 1, -1, -1):
+            if self._rows[index].cancelled:
+                self._finish(index, "cancelled")
+        if self._rows:
+            self._round()
+
+    def _admit(self, row: Active) -> None:
+        if row.cancelled:
+            row.finish = "cancelled"
+            self.finished[row.id] = row
+            return
+        start = perf_counter()
+        fresh = row.produced == 0
+        known = row.tokens if fresh else row.tokens[:-1]  # a resumed request already has its anchor
+        index = len(self._rows)
+        self._make_room(index, len(known) + row.room(self.target.info.context_length) + self.drafter.max_drafts + 1)
+        self._rows.append(row)
+        if row.stream is None:
+            row.stream = TextStream(self.target.tokenizer)
+        logits, row.pivot = self._prefill(index, known)
+        token = first_token(logits, row) if fresh else None
+        row.seconds = replace(row.seconds, prefill=row.seconds.prefill + perf_counter() - start)
+        if token is not None:
+            self._commit(index, [token], accepted=0)
+
+    def _prefill(self, index: int, known: list[int]) -> tuple[Tensor, Tensor]:
+        cache = self._cache_of()
+        done = self.prefix.restore(known, cache, index) if self.prefix else 0
+        cache.lengths[index] = done
+        output = None
+        for begin in range(done, len(known), self.prefill_chunk):
+            chunk = torch.tensor([known[begin : begin + self.prefill_chunk]])
+            output = self.target.forward(chunk, cache, index, self.drafter.taps, "last")
+            cache.lengths[index] += chunk.shape[1]
+        if output is None:
+            raise RuntimeError("a prefill always computes at least one position")
+        return output.logits[0, -1], output.taps[0, -1].clone()
+
+    def _round(self) -> None:
+        begin = perf_counter()
+        rows, cache = self._rows, self._cache_of()
+        counts = [self._drafts_wanted(row) for row in rows]
+        chooser = BatchChooser(rows, self.target.info.vocab_size)
+        proposal = self.drafter.propose(_view(rows), counts, chooser) if max(counts) else _nothing(len(rows))
+        drafted = perf_counter()
+        anchors = torch.tensor([[row.tokens[-1]] for row in rows], device=proposal.tokens.device)
+        tokens = torch.cat([anchors, proposal.tokens], 1)
+        output = self.target.forward(tokens, cache, 0, self.drafter.taps, "all")
+        verdict = verify(output.logits, proposal, chooser)
+        accepted, following = verdict.num_accepted.tolist(), verdict.next_token.tolist()
+        drafts, sizes = proposal.tokens.tolist(), proposal.num_tokens.tolist()
+        verified = perf_counter()
+        rounds = []
+        for index in range(len(rows) - 1, -1, -1):  # backwards: a finished row is replaced by the last one
+            row, kept = rows[index], accepted[index]
+            cache.lengths[index] += kept + 1
+            row.pivot = output.taps[index, kept]
+            context = len(row.tokens)
+            committed = self._commit(index, [*drafts[index][:kept], following[index]], kept)
+            rounds.append((row, Round(sizes[index], kept, committed, context)))
+        _clock(rounds, drafted - begin, verified - drafted, perf_counter() - verified)
+
+    def _drafts_wanted(self, row: Active) -> int:
+        wanted = self.drafter.max_drafts if row.request.K is None else row.request.K
+        return max(0, min(wanted, row.room(self.target.info.context_length) - 1))
+
+    def _commit(self, index: int, tokens: list[int], accepted: int) -> int:
+        """Append tokens up to the first that ends the request; returns how many were kept."""
+        row = self._rows[index]
+        stops = self.target.info.stop_ids if row.request.stop_ids is None else row.request.stop_ids
+        before, kept = row.text, 0
+        for token in tokens:
+            row.tokens.append(token)
+            kept += 1
+            ended = token in stops
+            if not ended:
+                row.text += row.stream.push(token)
+            row.finish = "stop" if ended or self._stop_string(row, len(before)) else self._out_of_room(row)
+            if row.finish:
+                break
+        if row.finish:
+            self._finish(index, row.finish)
+        if row.sink:
+            new = tuple(row.tokens[-kept:])
+            row.sink(Event(row.id, new, min(accepted, kept), row.text[len(before) :], row.finish))
+        return kept
+
+    def _stop_string(self, row: Active, searched: int) -> bool:
+        longest = max(map(len, row.request.stop_strings), default=0)
+        found = [row.text.find(s, max(0, searched - longest)) for s in row.request.stop_strings]
+        hits = [at for at in found if at >= 0]
+        if hits:
+            row.text = row.text[: min(hits)]
+        return bool(hits)
+
+    def _out_of_room(self, row: Active) -> str | None:
+        if row.room(self.target.info.context_length) > 0:
+            return None
+        return "length" if row.produced >= row.request.max_new_tokens else "context"
+
+    def _finish(self, index: int, reason: str) -> None:
+        row = self._rows[index]
+        row.finish = reason
+        if reason != "stop":
+            row.text += row.stream.flush()
+        if self.prefix:
+            self.prefix.keep(row.tokens[:-1], self._cache_of(), index)
+        self.finished[row.id] = row
+        self._drop(index)
+
+    def _drop(self, index: int) -> None:
+        cache, last = self._cache_of(), len(self._rows) - 1
+        if index != last:
+            cache.move(last, index)
+            self._rows[index] = self._rows[last]
+        self._rows.pop()
+        cache.lengths[last] = 0
+
+    def _make_room(self, index: int, length: int) -> None:
+        if self._cache is None:
+            self._cache = self.target.new_cache(self.max_batch, length)
+        self._cache.reserve(length)
+        self._cache.lengths[index] = 0
+
+    def _cache_of(self) -> Cache:
+        if self._cache is None:
+            raise RuntimeError("no request was admitted yet")
+        return self._cache
+
+
+def _view(rows: list[Active]) -> View:
+    pivots = [row.pivot for row in rows if row.pivot is not None]
+    taps = torch.stack(pivots)
+    last_two = torch.tensor([row.tokens[-2:] for row in rows], device=taps.device)
+    return View(last_two[:, 1], last_two[:, 0], taps, [row.tokens for row in rows])
+
+
+def _nothing(rows: int) -> Proposal:
+    return Proposal(torch.zeros(rows, 0, dtype=torch.long), torch.zeros(rows, dtype=torch.long))
+
+
+def _clock(rounds: list[tuple[Active, Round]], draft: float, verify: float, other: float) -> None:
+    """Note the round and its times; a shared pass counts in full for every request it served."""
+    for row, item in rounds:
+        row.rounds.append(replace(item, seconds_draft=draft, seconds_verify=verify, seconds_other=other))
+        spent = row.seconds
+        row.seconds = replace(
+            spent, draft=spent.draft + draft, verify=spent.verify + verify, other=spent.other + other
+        )

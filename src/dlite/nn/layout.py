@@ -1,0 +1,43 @@
+"""Which slot of a block predicts which token, and where it stands: the one place training and decoding share.
+
+Positions are local and start anew each round: context 0, anchor 0, placeholder i at i (METHODS; 2610.23787 section 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dlite.errors import TargetError
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """A block of ``group`` known tokens (the anchor last) followed by K placeholders, each predicting its own token."""
+
+    K: int
+    group: int = 1
+
+    def query_positions(self) -> Tensor:
+        """Local positions [group + K]: known tokens at 0, placeholder i at i."""
+        return torch.cat([torch.zeros(self.group, dtype=torch.long), torch.arange(1, self.K + 1)])
+
+    def drafts(self, hidden: Tensor) -> Tensor:
+        """The rows that predict drafts 1..K: hidden [N,group+K,D] -> [N,K,D]."""
+        return hidden[:, self.group :]
+
+
+def default_taps(num_layers: int, count: int) -> tuple[int, ...]:
+    """First layer, last layer, the other ``count - 2`` evenly from 1 to N-2 by rounding.
+
+    N = 36, count = 12 gives 0,1,5,8,12,16,19,23,27,30,34,35, the published choice.
+    """
+    if not 3 <= count <= num_layers:
+        raise TargetError(
+            f"{count} taps asked of a target with {num_layers} layers. Expected 3 to {num_layers}. Set num_taps so."
+        )
+    inner = count - 2
+    step = (num_layers - 3) / max(inner - 1, 1)
+    return (0, *(int(1 + i * step + 0.5) for i in range(inner)), num_layers - 1)

@@ -1,0 +1,105 @@
+"""A preallocated key-value cache with one length per row, in the shape transformers' attention layers expect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Saved = list[tuple[Tensor, Tensor]]
+
+
+class RaggedCache:
+    """Keys and values per layer, [rows, heads, capacity, head_dim]; rows need not have equal lengths.
+
+    ``place`` says where the next pass writes; ``update`` is called by each attention layer in turn.
+    """
+
+    def __init__(self, layers: int, rows: int, length: int) -> None:
+        self.lengths = [0] * rows
+        self.capacity = length
+        self.layers: list[tuple[Tensor, Tensor] | None] = [None] * layers
+        self.is_compileable = False
+        self._rows = slice(0, rows)
+        self._new = 0
+
+    def place(self, first: int, rows: int, new: int) -> None:
+        """The next pass covers ``rows`` rows from ``first`` on and adds ``new`` positions to each."""
+        self._rows, self._new = slice(first, first + rows), new
+        self.reserve(self.visible)
+
+    @property
+    def visible(self) -> int:
+        """Positions the pass may look at, counted over the longest row."""
+        return max(self.lengths[self._rows]) + self._new
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Write the pass's rows of one layer; returns what attention reads: [B,heads,visible,head_dim] each."""
+        store = self.layers[layer_idx]
+        if store is None:
+            store = self.layers[layer_idx] = (self._allocate(keys), self._allocate(values))
+        lengths = self.lengths[self._rows]
+        for whole, new in zip(store, (keys, values), strict=True):
+            for offset, length in enumerate(lengths):
+                whole[self._rows.start + offset, :, length : length + self._new] = new[offset]
+        visible = self.visible
+        return store[0][self._rows, :, :visible], store[1][self._rows, :, :visible]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Longest computed length (asked by some models to build positions we pass anyway)."""
+        return max(self.lengths[self._rows])
+
+    def reserve(self, length: int) -> None:
+        """Grow every row to ``length`` positions; what was computed stays."""
+        if length <= self.capacity:
+            return
+        self.capacity = max(length, min(2 * self.capacity, self.capacity + 1024))
+        for i, store in enumerate(self.layers):
+            if store is not None:
+                self.layers[i] = (self._grown(store[0]), self._grown(store[1]))
+
+    def move(self, source: int, row: int) -> None:
+        """Copy one row over another."""
+        for keys, values in filter(None, self.layers):
+            length = self.lengths[source]
+            keys[row, :, :length] = keys[source, :, :length]
+            values[row, :, :length] = values[source, :, :length]
+        self.lengths[row] = self.lengths[source]
+
+    def export(self, row: int, length: int) -> Saved:
+        """The first ``length`` positions of a row, copied out."""
+        return [(k[row, :, :length].clone(), v[row, :, :length].clone()) for k, v in filter(None, self.layers)]
+
+    def restore(self, row: int, saved: Saved, length: int) -> None:
+        """Put ``length`` exported positions back at the start of a row."""
+        self.reserve(length)
+        for i, (keys, values) in enumerate(saved):
+            if self.layers[i] is None:
+                self.layers[i] = (self._allocate(keys[None]), self._allocate(values[None]))
+            store = self.layers[i]
+            if store is not None:
+                store[0][row, :, :length] = keys[:, :length]
+                store[1][row, :, :length] = values[:, :length]
+        self.lengths[row] = length
+
+    def _allocate(self, like: Tensor) -> Tensor:
+        # Zeros, not empty: masked positions are multiplied by zero, and zero times NaN is NaN.
+        return like.new_zeros(len(self.lengths), like.shape[1], self.capacity, like.shape[3])
+
+    def _grown(self, old: Tensor) -> Tensor:
+        new = old.new_zeros(*old.shape[:2], self.capacity, old.shape[3])
+        new[:, :, : old.shape[2]] = old
+        return new
+
+
+def causal_mask(
+    lengths: list[int], new: int, visible: int, dtype: torch.dtype, device: torch.device, window: int | None = None
+) -> Tensor:
+    """Additive mask [B,1,new,visible]: row r of request b sees positions up to lengths[b] + r, ``window`` of them."""
+    own = torch.tensor(lengths, device=device)[:, None] + torch.arange(new, device=device)
+    columns = torch.arange(visible, device=device)
+    hidden = columns[None, None] > own[..., None]
+    if window is not None:
+        hidden |= columns[None, None] <= own[..., None] - window
+    return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill(hidden, -torch.inf)[:, None]

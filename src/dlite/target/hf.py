@@ -1,0 +1,205 @@
+"""Any decoder-only causal language model of transformers as a target: ragged cache, taps by hook, frozen weights."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dlite.errors import TargetError
+from dlite.nn.backbone import grouped_attention
+from dlite.nn.cpu import freeze_for_cpu
+from dlite.target.base import Rows, TargetInfo, TargetOutput
+from dlite.target.cache import RaggedCache, causal_mask
+
+ATTENTION = "dlite_grouped"
+
+
+class HFTarget:
+    """A transformers model behind the ``Target`` protocol.
+
+    Taps are the raw residual stream at the output of a decoder layer, taken with forward hooks; unlike the last
+    entry of ``output_hidden_states`` the last tap is *before* the final norm.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, name: str, *, freeze: bool = True) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        decoder = model.get_decoder()
+        self._layers: nn.ModuleList = _part(decoder, ("layers", "h"), name)
+        self._norm: nn.Module = _part(decoder, ("norm", "final_layernorm", "ln_f"), name)
+        config = model.config.get_text_config()
+        self._device = next(model.parameters()).device
+        self._dtype = next(model.parameters()).dtype
+        self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        self._windows: dict[str, int | None] = {
+            kind: (config.sliding_window if kind == "sliding_attention" else None)
+            for kind in set(getattr(config, "layer_types", None) or ())
+        }
+        parameters = inspect.signature(model.forward).parameters
+        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self._output_weight = model.get_output_embeddings().weight
+        self._captured: dict[int, Tensor] = {}
+        self._hooked: set[int] = set()
+        self.info = TargetInfo(
+            name=name,
+            vocab_size=self._output_weight.shape[0],
+            hidden_size=config.hidden_size,
+            num_layers=len(self._layers),
+            context_length=config.max_position_embeddings,
+            stop_ids=_stop_ids(model, tokenizer),
+            tokenizer_hash=tokenizer_hash(tokenizer),
+        )
+        _use_grouped_attention(model)
+        if freeze:
+            freeze_for_cpu(model)
+
+    def new_cache(self, rows: int, length: int) -> RaggedCache:
+        """An empty cache for ``rows`` requests of up to ``length`` positions."""
+        return RaggedCache(len(self._layers), rows, length)
+
+    @torch.inference_mode()
+    def forward(
+        self, tokens: Tensor, cache: RaggedCache, first: int, taps: tuple[int, ...], rows: Rows
+    ) -> TargetOutput:
+        """Run tokens [B,R] behind what cache rows first..first+B-1 hold."""
+        self._hook(taps)
+        batch, new = tokens.shape
+        cache.place(first, batch, new)
+        lengths = cache.lengths[first : first + batch]
+        positions = torch.tensor(lengths, device=self._device)[:, None] + torch.arange(new, device=self._device)
+        output = self.model(
+            input_ids=tokens.to(self._device),
+            position_ids=positions,
+            attention_mask=self._mask(lengths, new, cache.visible),
+            logits_to_keep=0 if rows == "all" else 1,
+            use_cache=True,
+            **{self._cache_argument: cache},
+        )
+        keep = slice(-1, None) if rows == "last" else slice(None)
+        captured = [self._captured[tap][:, keep] for tap in taps]
+        self._captured.clear()
+        stacked = torch.stack(captured, 2) if captured else output.logits.new_zeros(batch, new, 0, 0)[:, keep]
+        return TargetOutput(output.logits.float(), stacked)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Input embeddings as the first layer sees them (Gemma's scale included): [...] -> [...,D] fp32."""
+        with torch.no_grad():
+            return self.model.get_input_embeddings()(tokens.to(self._device)).float()  # type: ignore[no-any-return]
+
+    def final_norm(self, tap: Tensor) -> Tensor:
+        """The target's final norm, applied to a raw last tap: [...,D] -> [...,D]."""
+        with torch.no_grad():
+            return self._norm(tap.to(self._dtype))  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def last_tap_logits(self, tap: Tensor, vocab: Tensor | None = None) -> Tensor:
+        """Logits from the raw output of the last layer: [...,D] -> [...,V] fp32."""
+        hidden = self.final_norm(tap)
+        weight = self._output_weight if vocab is None else self._output_weight[vocab]
+        logits = nn.functional.linear(hidden, weight).float()
+        return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
+
+    def output_weight(self) -> tuple[Tensor, Tensor]:
+        """(lm_head [V,D], final norm scale [D]), fp32. The scale is measured, so Gemma's 1 + w needs no special case."""
+        probe = torch.ones(1, self.info.hidden_size, device=self._device, dtype=self._dtype)
+        return self._output_weight.float(), self._norm(probe)[0].float()
+
+    def _hook(self, taps: tuple[int, ...]) -> None:
+        for tap in set(taps) - self._hooked:
+            if not 0 <= tap < len(self._layers):
+                raise TargetError(
+                    f"tap {tap} does not exist in {self.info.name}, which has layers 0 to {len(self._layers) - 1}. "
+                    "Use a drafter trained for this target."
+                )
+            self._layers[tap].register_forward_hook(self._keeper(tap))
+            self._hooked.add(tap)
+
+    def _keeper(self, tap: int) -> Any:
+        def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            self._captured[tap] = output[0] if isinstance(output, tuple) else output
+
+        return keep
+
+    def _mask(self, lengths: list[int], new: int, visible: int) -> Any:
+        def make(window: int | None) -> Tensor | None:
+            everything = new == 1 and min(lengths) == max(lengths) and (window is None or visible <= window)
+            return None if everything else causal_mask(lengths, new, visible, self._dtype, self._device, window)
+
+        if len(self._windows) > 1 or any(self._windows.values()):
+            return {kind: make(window) for kind, window in self._windows.items()}
+        mask = make(None)
+        if mask is None:  # None would make the model build its own; an all-visible mask costs one small add
+            mask = torch.zeros(1, 1, 1, visible, dtype=self._dtype, device=self._device)
+        return mask
+
+
+def load_hf(path: str, *, name: str | None = None, device: str = "cpu", dtype: torch.dtype = torch.float32) -> HFTarget:
+    """Load a hub id or a folder of safetensors. Errors: ``TargetError`` with the reason transformers gives."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(device)
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise TargetError(
+            f"no usable target at {path!r}: {reason} Expected a Hugging Face hub id, a folder with config.json and "
+            "safetensors, a .gguf file, or a built-in name such as smollm2-135m."
+        ) from None
+    return HFTarget(model, tokenizer, name or path)
+
+
+def tokenizer_hash(tokenizer: Any) -> str:
+    """Sixteen hex digits of the token table, equal for equal vocabularies; empty without a tokenizer."""
+    if tokenizer is None:
+        return ""
+    table = sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0]))
+    return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
+
+
+def is_local(path: str) -> bool:
+    """True for something on this disk rather than a hub id."""
+    return Path(path).expanduser().exists()
+
+
+def _use_grouped_attention(model: Any) -> None:
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION, _attention)
+    model.config._attn_implementation = ATTENTION
+    model.config.get_text_config()._attn_implementation = ATTENTION
+
+
+def _attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    scaling = options.get("scaling")
+    if scaling is not None:  # SDPA divides by sqrt(d): fold the model's own scale into the query
+        query = query * (scaling * query.shape[-1] ** 0.5) if abs(scaling * query.shape[-1] ** 0.5 - 1) > 1e-9 else query
+    return grouped_attention(query, key, value, attention_mask).transpose(1, 2), None
+
+
+def _part(decoder: Any, names: tuple[str, ...], model: str) -> Any:
+    for name in names:
+        if hasattr(decoder, name):
+            return getattr(decoder, name)
+    raise TargetError(
+        f"{model} keeps its layers under none of {', '.join(names)}. Expected a decoder-only model such as Llama, Qwen "
+        "or Gemma."
+    )
+
+
+def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    found: set[int] = set()
+    for owner in (getattr(model, "generation_config", None), model.config, tokenizer):
+        ids = getattr(owner, "eos_token_id", None)
+        found.update(ids if isinstance(ids, list) else [ids] if ids is not None else [])
+    return frozenset(found)

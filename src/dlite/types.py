@@ -1,0 +1,114 @@
+"""The values that travel between the parts, and the one legend of shapes.
+
+B requests in a batch     N training blocks     K drafts a round     R rows of one target pass, at most K+1
+n taps                    D hidden size         V vocabulary         T tokens of one sequence
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Token ids exactly as the target read and wrote them; never rendered again.
+
+    ``wrote[t]`` says that the target itself wrote ``ids[t]``: only such tokens are trained on.
+    ``finished`` is False for an answer cut by its length limit, ``looping`` True for degenerate repetition.
+    """
+
+    id: str
+    source: str
+    ids: tuple[int, ...]
+    wrote: tuple[bool, ...]
+    finished: bool
+    looping: bool
+
+
+@dataclass(frozen=True)
+class View:
+    """What a drafter may look at when it proposes.
+
+    anchor [B] the newest committed token, not yet run through the target; before [B] the token at the pivot;
+    taps [B,n,D] the drafter's target layers at the pivot (n = 0 for a drafter that reads none);
+    tokens: per request everything committed so far, anchor last.
+    """
+
+    anchor: Tensor
+    before: Tensor
+    taps: Tensor
+    tokens: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Drafts of one round, padded to the longest row.
+
+    tokens [B,K]   num_tokens [B] how many of them count
+    probs [B,K,V] the very distribution each was drawn from, or None where every draft was chosen for certain
+    """
+
+    tokens: Tensor
+    num_tokens: Tensor
+    probs: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Outcome of verification: num_accepted [B] drafts kept, next_token [B] recovered or bonus token."""
+
+    num_accepted: Tensor
+    next_token: Tensor
+
+
+@dataclass(frozen=True)
+class Round:
+    """One draft and one verification of one request.
+
+    ``committed`` counts what reached the output: accepted drafts and the recovered or bonus token, cut at the end.
+    """
+
+    proposed: int
+    accepted: int
+    committed: int
+    context: int
+    seconds_draft: float = 0.0
+    seconds_verify: float = 0.0
+    seconds_other: float = 0.0
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Where the time of one request went. Shared passes are counted in full for each request in the batch."""
+
+    prefill: float = 0.0
+    draft: float = 0.0
+    verify: float = 0.0
+    other: float = 0.0
+
+    @property
+    def decode(self) -> float:
+        """Everything after the prefill."""
+        return self.draft + self.verify + self.other
+
+    @property
+    def total(self) -> float:
+        """Prefill and decode."""
+        return self.prefill + self.decode
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The outcome of one request."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish: str  # "stop" | "length" | "context" | "cancelled"
+    rounds: tuple[Round, ...]
+    seconds: Seconds
+    prompt_tokens: int
+    details: dict[str, Any] = field(default_factory=dict)
