@@ -38,7 +38,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         checks = [
-            (self.temperature >= 0, "temperature", self.temperature, "0 (greedy) or more"),
+            (0 <= self.temperature < float("inf"), "temperature", self.temperature, "0 (greedy) or more"),
             (self.top_k >= 0, "top_k", self.top_k, "0 (off) or more"),
             (0 < self.top_p <= 1, "top_p", self.top_p, "in (0, 1]"),
             (0 <= self.min_p <= 1, "min_p", self.min_p, "in [0, 1]"),
@@ -83,7 +83,8 @@ def shape(logits: Tensor, params: SamplingParams) -> Tensor:
     """
     if params.greedy:
         return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
-    logits = logits / params.temperature
+    # The best logit becomes 0, so that a tiny temperature neither overflows nor divides by an fp32 zero.
+    logits = (logits - logits.amax(-1, keepdim=True)) / max(params.temperature, 1e-30)
     if 0 < params.top_k < logits.shape[-1]:
         floor = logits.topk(params.top_k, dim=-1).values[..., -1:]
         logits = logits.masked_fill(logits < floor, -torch.inf)
@@ -125,5 +126,6 @@ def position_coins(seed: int, start: int, count: int) -> Tensor:
 
 
 def _uniform(seed: int, stream: int, start: int, count: int) -> Tensor:
-    generator = np.random.Generator(np.random.Philox(key=[seed % 2**64, stream], counter=[0, start, 0, 0]))
+    key = np.array([seed % 2**64, stream], dtype=np.uint64)
+    generator = np.random.Generator(np.random.Philox(key=key, counter=[0, start, 0, 0]))
     return torch.from_numpy(generator.random(count, dtype=np.float32))

@@ -53,15 +53,25 @@ class DLiteConfig:
 class BlockInput:
     """What N training blocks read.
 
-    taps [N,n,D]   anchor [N]   before [N]   previous [N,K] the token before each draft, the anchor first;
-    history [N,W,n,D] taps before the pivot with their distance to the anchor [N,W] and a mask, for the teacher only
+    taps [N,n,D]   anchor [N]   before [N]   previous [N,K] the token before each draft, the anchor first (K may be
+    smaller than the drafter's own); history is for the training-only teacher.
     """
 
     taps: Tensor
     anchor: Tensor
     before: Tensor
     previous: Tensor
-    history: tuple[Tensor, Tensor, Tensor] | None = None
+    history: History | None = None
+
+
+@dataclass(frozen=True)
+class History:
+    """Positions before the pivots, shared: taps [P,n,D]; per block the rows, distances to the anchor and a mask [N,W]."""
+
+    taps: Tensor
+    rows: Tensor
+    distance: Tensor
+    real: Tensor
 
 
 class DLite(nn.Module):
@@ -89,8 +99,22 @@ class DLite(nn.Module):
             self.history_norm = nn.RMSNorm(D, eps=eps)
         self._backbone = [backbone]  # in a list: not a second owner of the layers
         self._embedding: list[Target] = []
-        self.register_buffer("draft_ids", None if config.draft_vocab is None else torch.tensor(config.draft_vocab), False)
-        self.register_buffer("draft_rows", _rows_of(config), False)
+        ids, rows = self.id_maps(config)
+        self.register_buffer("draft_ids", ids, persistent=False)
+        self.register_buffer("draft_rows", rows, persistent=False)
+
+    @staticmethod
+    def id_maps(config: DLiteConfig) -> tuple[Tensor | None, Tensor | None]:
+        """(draft row -> token id [V'], token id -> row of the previous-token table [V]), None without a draft vocabulary.
+
+        Tokens outside the draft vocabulary share the table's last row.
+        """
+        if config.draft_vocab is None:
+            return None, None
+        ids = torch.tensor(config.draft_vocab)
+        rows = torch.full((config.vocab_size,), len(ids))
+        rows[ids] = torch.arange(len(ids))
+        return ids, rows
 
     def attach(self, target: Target) -> DLite:
         """Borrow the target's embedding (and, for ``last_tap: normed``, its final norm)."""
@@ -117,25 +141,25 @@ class DLite(nn.Module):
 
     def forward(self, block: BlockInput) -> Tensor:
         """Teacher-forced draft logits over the draft vocabulary: [N,K,V'], in the model's dtype."""
-        hidden = self.hidden(block.taps, block.anchor, block.before, block.history)
+        hidden = self.hidden(block.taps, block.anchor, block.before, block.previous.shape[1], block.history)
         state = self.sequential_head.initial_state(len(block.anchor))
         if self.config.anchor_group == 2:
             state = self.sequential_head.step(state, self.rows(block.before))
         return self.sequential_head(hidden, self.rows(block.previous), state)  # type: ignore[no-any-return]
 
     def hidden(
-        self, taps: Tensor, anchor: Tensor, before: Tensor, history: tuple[Tensor, Tensor, Tensor] | None = None
+        self, taps: Tensor, anchor: Tensor, before: Tensor, K: int, history: History | None = None
     ) -> Tensor:
-        """Hidden states of the K placeholder slots: [N,K,D]."""
+        """Hidden states of K placeholder slots: [N,K,D]."""
         depth = self.layer_depth_embedding.weight[list(self.taps)]
         context = self.context(taps, depth, history)
         known = torch.stack([before, anchor], 1) if self.config.anchor_group == 2 else anchor[:, None]
         words = self._embedding[0].embed(known).to(depth.dtype)
-        queries = torch.cat([words, self.placeholders(words).expand(len(anchor), self.config.K, -1)], 1)
-        positions = self.layout.query_positions().to(queries.device)
+        queries = torch.cat([words, self.placeholders(words).expand(len(anchor), K, -1)], 1)
+        positions = self.layout.query_positions()[: queries.shape[1]].to(queries.device)
         return self.layout.drafts(self._backbone[0](queries, positions, context))
 
-    def context(self, taps: Tensor, depth: Tensor, history: tuple[Tensor, Tensor, Tensor] | None) -> Context:
+    def context(self, taps: Tensor, depth: Tensor, history: History | None) -> Context:
         """The pivot's taps side by side, each normalised with its depth; for the teacher, the history before them."""
         if self.config.last_tap == "normed":
             taps = torch.cat([taps[:, :-1], self._embedding[0].final_norm(taps[:, -1:])], 1)
@@ -143,11 +167,10 @@ class DLite(nn.Module):
         positions = rows.new_zeros(rows.shape[1], dtype=torch.long)
         if not self.config.history_window or history is None:
             return Context(rows, positions)
-        past, distance, real = history
-        fused = self.history_norm(self.history_fuse(past.to(depth.dtype).flatten(2)))
+        fused = self.history_norm(self.history_fuse(history.taps.to(depth.dtype).flatten(1)))[history.rows]
         here = positions.expand(len(rows), -1)
-        mask = torch.cat([real, torch.ones_like(here, dtype=torch.bool)], 1)
-        return Context(torch.cat([fused, rows], 1), torch.cat([-distance, here], 1), mask)
+        mask = torch.cat([history.real, torch.ones_like(here, dtype=torch.bool)], 1)
+        return Context(torch.cat([fused, rows], 1), torch.cat([-history.distance, here], 1), mask)
 
     def placeholders(self, like: Tensor) -> Tensor:
         """The vector every placeholder starts from, [D]."""
@@ -165,7 +188,7 @@ class DLite(nn.Module):
         """One pass of the block, then ``max(counts)`` steps of the head. The block is always whole, so that a
         request's drafts do not depend on how many its neighbours in the batch want."""
         head = self.sequential_head
-        merged = head.hidden_part(self.hidden(view.taps, view.anchor, view.before))
+        merged = head.hidden_part(self.hidden(view.taps, view.anchor, view.before, self.config.K))
         state = head.initial_state(len(view.anchor))
         if self.config.anchor_group == 2:
             state = head.step(state, self.rows(view.before))
@@ -182,8 +205,15 @@ class DLite(nn.Module):
         """The pivot's taps, which the engine holds anyway: n * D fp32 numbers, whatever the history."""
         return 4 * len(self.taps) * self.config.backbone.hidden_size
 
+    def copy(self) -> DLite:
+        """The same network with its own weights, borrowing the same target."""
+        twin = DLite(self.config)
+        twin.load_state_dict(self.state_dict())
+        twin._embedding = self._embedding
+        return twin.to(self.context_norm.weight.device)
+
     def freeze(self) -> DLite:
-        """Ready for decoding: no gradients, and on a CPU the fast frozen layout."""
+        """Ready for decoding: no gradients, and on a CPU the fast frozen layout. Training must go on with a ``copy``."""
         self.eval().requires_grad_(False)
         for layer in self.layers:  # queries and context differ, so only these share an input
             freeze_for_cpu(layer, (("k_proj", "v_proj"), ("gate_proj", "up_proj")))
@@ -193,11 +223,3 @@ class DLite(nn.Module):
             if can_pack(linear.weight):
                 setattr(head, name, PackedLinear(linear.weight, linear.bias))
         return self
-
-
-def _rows_of(config: DLiteConfig) -> Tensor | None:
-    if config.draft_vocab is None:
-        return None
-    rows = torch.full((config.vocab_size,), len(config.draft_vocab))
-    rows[list(config.draft_vocab)] = torch.arange(len(config.draft_vocab))
-    return rows

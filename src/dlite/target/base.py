@@ -7,12 +7,18 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
+from dlite.nn.backbone import BackboneConfig
+
 Rows = Literal["all", "last", "taps"]
 
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """Facts about a target. ``tokenizer_hash`` ties a drafter to the vocabulary it was trained on."""
+    """Facts about a target.
+
+    ``tokenizer_hash`` ties a drafter to the vocabulary it was trained on; ``layer`` has the sizes of a decoder layer,
+    which a drafter copies unless its recipe says otherwise.
+    """
 
     name: str
     vocab_size: int
@@ -21,6 +27,7 @@ class TargetInfo:
     context_length: int
     stop_ids: frozenset[int]
     tokenizer_hash: str
+    layer: BackboneConfig
 
 
 @dataclass(frozen=True)

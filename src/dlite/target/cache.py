@@ -13,7 +13,8 @@ Saved = list[tuple[Tensor, Tensor]]
 class RaggedCache:
     """Keys and values per layer, [rows, heads, capacity, head_dim]; rows need not have equal lengths.
 
-    ``place`` says where the next pass writes; ``update`` is called by each attention layer in turn.
+    ``place`` says where the next pass writes; ``update`` is called by each attention layer in turn. The rows are
+    inference tensors, so whatever writes them runs in inference mode.
     """
 
     def __init__(self, layers: int, rows: int, length: int) -> None:
@@ -50,6 +51,7 @@ class RaggedCache:
         """Longest computed length (asked by some models to build positions we pass anyway)."""
         return max(self.lengths[self._rows])
 
+    @torch.inference_mode()
     def reserve(self, length: int) -> None:
         """Grow every row to ``length`` positions; what was computed stays."""
         if length <= self.capacity:
@@ -59,6 +61,7 @@ class RaggedCache:
             if store is not None:
                 self.layers[i] = (self._grown(store[0]), self._grown(store[1]))
 
+    @torch.inference_mode()
     def move(self, source: int, row: int) -> None:
         """Copy one row over another."""
         for keys, values in filter(None, self.layers):
@@ -67,10 +70,12 @@ class RaggedCache:
             values[row, :, :length] = values[source, :, :length]
         self.lengths[row] = self.lengths[source]
 
+    @torch.inference_mode()
     def export(self, row: int, length: int) -> Saved:
         """The first ``length`` positions of a row, copied out."""
         return [(k[row, :, :length].clone(), v[row, :, :length].clone()) for k, v in filter(None, self.layers)]
 
+    @torch.inference_mode()
     def restore(self, row: int, saved: Saved, length: int) -> None:
         """Put ``length`` exported positions back at the start of a row."""
         self.reserve(length)

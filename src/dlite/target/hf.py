@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dlite.errors import TargetError
-from dlite.nn.backbone import grouped_attention
+from dlite.nn.backbone import BackboneConfig, grouped_attention
 from dlite.nn.cpu import freeze_for_cpu
 from dlite.target.base import Rows, TargetInfo, TargetOutput
 from dlite.target.cache import RaggedCache, causal_mask
@@ -54,6 +54,7 @@ class HFTarget:
             context_length=config.max_position_embeddings,
             stop_ids=_stop_ids(model, tokenizer),
             tokenizer_hash=tokenizer_hash(tokenizer),
+            layer=_layer_sizes(config),
         )
         _use_grouped_attention(model)
         if freeze:
@@ -194,6 +195,21 @@ def _part(decoder: Any, names: tuple[str, ...], model: str) -> Any:
     raise TargetError(
         f"{model} keeps its layers under none of {', '.join(names)}. Expected a decoder-only model such as Llama, Qwen "
         "or Gemma."
+    )
+
+
+def _layer_sizes(config: Any) -> BackboneConfig:
+    heads = config.num_attention_heads
+    rope = getattr(config, "rope_parameters", None) or {}
+    return BackboneConfig(
+        hidden_size=config.hidden_size,
+        num_layers=config.num_hidden_layers,
+        num_heads=heads,
+        num_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        intermediate_size=config.intermediate_size,
+        rms_norm_eps=getattr(config, "rms_norm_eps", 1e-6),
+        rope_theta=float(rope.get("rope_theta") or getattr(config, "rope_theta", None) or 10000.0),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dlite.nn.backbone import BackboneConfig
 from dlite.target.base import Rows, TargetInfo, TargetOutput
 
 
@@ -72,7 +73,8 @@ class ToyTarget:
         self._embedding = torch.randn(V, D, generator=generator)
         self.tokenizer: Any = ToyTokenizer(vocab_size)
         self.info = TargetInfo(
-            "toy", V, D, num_layers, context_length, frozenset({0} if stop else ()), f"toy-{vocab_size}"
+            "toy", V, D, num_layers, context_length, frozenset({0} if stop else ()), f"toy-{vocab_size}",
+            BackboneConfig(D, num_layers, 2, 1, D // 2, 2 * D),
         )
 
     def new_cache(self, rows: int, length: int) -> ToyCache:
@@ -90,7 +92,7 @@ class ToyTarget:
         hidden = self._states(torch.tensor(previous), tokens)
         if rows == "last":
             hidden = hidden[:, -1:]
-        logits = (hidden if rows == "all" else hidden[:, -1:])[..., -1, :] @ self._head.T
+        logits = _times((hidden if rows == "all" else hidden[:, -1:])[..., -1, :], self._head)
         return TargetOutput(logits, hidden[..., list(taps), :])
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -103,13 +105,18 @@ class ToyTarget:
 
     def last_tap_logits(self, tap: Tensor, vocab: Tensor | None = None) -> Tensor:
         """Logits from the last layer's output."""
-        return tap @ (self._head if vocab is None else self._head[vocab]).T
+        return _times(tap, self._head if vocab is None else self._head[vocab])
 
     def output_weight(self) -> tuple[Tensor, Tensor]:
         """(head [V,D], ones [D])."""
         return self._head, torch.ones(self.info.hidden_size)
 
     def _states(self, previous: Tensor, tokens: Tensor) -> Tensor:
-        """Layer outputs [...,layers,D]: sequence position by position, so that a batch rounds like a single row."""
+        """Layer outputs [...,layers,D]."""
         base = self._table[previous, tokens]
-        return torch.einsum("...d,lde->...le", base, self._layers)
+        return _times(base.unsqueeze(-2), self._layers.transpose(1, 2))
+
+
+def _times(x: Tensor, matrix: Tensor) -> Tensor:
+    """x [...,D] through matrix [...,E,D] -> [...,E]: one sum a number, where a matrix kernel's order depends on sizes."""
+    return (x.unsqueeze(-2) * matrix).sum(-1)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dlite.sampling import draw
 from dlite.types import Proposal, Verdict
-from dlite.verify.rejection import draft_probs
+from dlite.verify.rejection import draft_probs, nonempty
 
 
 def block(p: Tensor, draft: Proposal, u: Tensor) -> Verdict:
@@ -36,4 +36,4 @@ def block(p: Tensor, draft: Proposal, u: Tensor) -> Verdict:
         residual = torch.where(keep[:, None], left, residual)
     done = accepted == draft.num_tokens
     residual = torch.where(done[:, None], p[rows, accepted], residual)
-    return Verdict(accepted, draw(residual, u[:, K]))
+    return Verdict(accepted, draw(nonempty(residual, p[rows, accepted]), u[:, K]))

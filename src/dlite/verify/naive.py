@@ -19,7 +19,8 @@ def rejection(p: Sequence[Law], drafts: Sequence[int], q: Sequence[Law], u: Sequ
     """(accepted, next token): u has one coin a draft, then the coin that draws."""
     for i, token in enumerate(drafts):
         if not u[i] * q[i][token] < p[i][token]:
-            return i, draw([max(a - b, 0.0) for a, b in zip(p[i], q[i], strict=True)], u[-1])
+            residual = [max(a - b, 0.0) for a, b in zip(p[i], q[i], strict=True)]
+            return i, draw(residual if any(residual) else p[i], u[-1])
     return len(drafts), draw(p[len(drafts)], u[-1])
 
 
@@ -37,7 +38,7 @@ def block(p: Sequence[Law], drafts: Sequence[int], q: Sequence[Law], u: Sequence
             passes = 1.0 if weight == 1 and mass == 0 else mass / (mass + 1 - weight)
         if u[i - 1] < passes:
             accepted, residual = i, left
-    return accepted, draw(residual, u[-1])
+    return accepted, draw(residual if any(residual) else p[accepted], u[-1])
 
 
 def draw(weights: Law, u: float) -> int:

@@ -23,7 +23,12 @@ def rejection(p: Tensor, draft: Proposal, u: Tensor) -> Verdict:
     accepted = keep.long().cumprod(1).sum(1)
     rows = torch.arange(len(accepted), device=p.device)
     residual = (p[rows, accepted] - q[rows, accepted]).clamp_min(0)
-    return Verdict(accepted, draw(residual, u[:, K]))
+    return Verdict(accepted, draw(nonempty(residual, p[rows, accepted]), u[:, K]))
+
+
+def nonempty(residual: Tensor, p: Tensor) -> Tensor:
+    """The residual, or p where rounding left nothing of it (q a step above p), so that only p's tokens are drawn."""
+    return torch.where(residual.sum(-1, keepdim=True) > 0, residual, p)
 
 
 def draft_probs(p: Tensor, draft: Proposal) -> Tensor:

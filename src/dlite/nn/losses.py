@@ -1,0 +1,42 @@
+"""Training losses as (sum, weight) pairs, so that batches of any make-up share one denominator. fp32 inside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class LossSum:
+    """A weighted sum and its weight; the loss is ``sum / weight`` over all ranks and accumulation steps."""
+
+    sum: Tensor
+    weight: Tensor
+
+
+def position_weights(K: int, gamma: float, counted: Tensor) -> Tensor:
+    """w_i = exp(-(i-1)/gamma) for the first ``counted[b]`` positions, 0 behind: counted [N] -> [N,K]."""
+    steps = torch.arange(K, device=counted.device)
+    return torch.exp(-steps / gamma) * (steps < counted[:, None])
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor) -> LossSum:
+    """sum_i w_i CE_i: logits [M,V], labels [M], weights [M]."""
+    losses = F.cross_entropy(logits.float(), labels, reduction="none")
+    return LossSum((losses * weights).sum(), weights.sum())
+
+
+def forward_kl(logits: Tensor, target_logits: Tensor, weights: Tensor) -> LossSum:
+    """sum_i w_i KL(p || q_i), T = 1: logits and target_logits [M,V], weights [M]."""
+    log_p = target_logits.float().log_softmax(-1)
+    losses = (log_p.exp() * (log_p - logits.float().log_softmax(-1))).sum(-1)
+    return LossSum((losses * weights).sum(), weights.sum())
+
+
+def total_variation(logits: Tensor, target_logits: Tensor, weights: Tensor) -> LossSum:
+    """sum_i w_i ||p - q_i||_1, without the factor 1/2 (2610.23787, Eq. of the stable stage)."""
+    losses = (target_logits.float().softmax(-1) - logits.float().softmax(-1)).abs().sum(-1)
+    return LossSum((losses * weights).sum(), weights.sum())

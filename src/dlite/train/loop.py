@@ -1,0 +1,364 @@
+"""One step function, one resume counter, real tau while it trains.
+
+A run folder holds ``recipe.json``, ``losses.jsonl``, ``tau.jsonl``, ``state.pt`` (everything needed to go on),
+TensorBoard logs and, from the first save on, the drafter so far. Killed at any moment and started again, a run
+repeats the steps after its last save and gives the same losses.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from dlite.checkpoint import save_drafter
+from dlite.config import Recipe, StageRecipe
+from dlite.drafters.dlite import DLite, DLiteConfig
+from dlite.engine.decode import Engine
+from dlite.engine.request import Request
+from dlite.engine.stats import acceptance_by_position, is_looping, tau
+from dlite.errors import ConfigError, DataError, DliteError
+from dlite.features.blocks import Blocks
+from dlite.nn.losses import LossSum
+from dlite.target.base import Target
+from dlite.train.muon import Muon
+from dlite.train.source import Source
+from dlite.train.stages import block_input, stage_loss, stage_network
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a progress bar shows."""
+
+    stage: str
+    step: int
+    steps: int
+    loss: float
+    blocks_per_second: float
+    tau: float | None
+
+
+def train(
+    recipe: Recipe,
+    config: DLiteConfig,
+    target: Target,
+    source: Source,
+    out: Path,
+    *,
+    held_out: Sequence[tuple[int, ...]] = (),
+    report: Callable[[Progress], None] | None = None,
+) -> Path:
+    """Run every stage of a recipe; returns the folder of the finished drafter. Resumes what ``out`` holds."""
+    run = _Run(recipe, config, target, source, out, held_out, report)
+    run.resume()
+    while run.step < run.total:
+        run.one_step()
+    run.save()
+    run.evaluate()
+    return run.publish()
+
+
+class _Run:
+    def __init__(
+        self,
+        recipe: Recipe,
+        config: DLiteConfig,
+        target: Target,
+        source: Source,
+        out: Path,
+        held_out: Sequence[tuple[int, ...]],
+        report: Callable[[Progress], None] | None,
+    ) -> None:
+        self.recipe, self.config, self.target, self.source = recipe, config, target, source
+        self.out, self.held_out, self.report = out, held_out, report
+        self.accelerator = Accelerator(mixed_precision=recipe.train.precision)
+        self.ends = _stage_ends(recipe, source.steps_per_epoch)
+        self.total = self.ends[-1]
+        self.step = 0
+        self.teacher: DLite | None = None
+        self.network: DLite | None = None
+        self.stage_index = -1
+        self.last_tau: float | None = None
+        out.mkdir(parents=True, exist_ok=True)
+        self.board = _tensorboard(out / "tensorboard") if self.accelerator.is_main_process else None
+
+    @property
+    def stage(self) -> StageRecipe:
+        return self.recipe.stages[self.stage_index]
+
+    def resume(self) -> None:
+        """Go on from ``state.pt`` if there is one, else begin."""
+        path = self.out / "state.pt"
+        recipe = self.recipe.model_dump(mode="json")
+        if not path.exists():
+            (self.out / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n")
+            for name in ("losses.jsonl", "tau.jsonl"):
+                (self.out / name).unlink(missing_ok=True)
+            self._enter_stage(0)
+            return
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch raises what it meets
+            raise DataError(f"{path} cannot be read ({error}). Delete it to train from the start.") from None
+        if state["recipe"] != json.dumps(recipe, sort_keys=True) or state["total"] != self.total:
+            raise ConfigError(
+                f"{self.out} was begun with another recipe or other data. Use the same ones to go on, or another --out."
+            )
+        if state["teacher"] is not None:
+            window = max(s.window for s in self.recipe.stages[: state["stage"] + 1])
+            self.teacher = self._fresh(window)
+            self.teacher.load_state_dict(state["teacher"])
+        self._enter_stage(state["stage"], state)
+        self.step = state["step"]
+        for name in ("losses.jsonl", "tau.jsonl"):
+            _keep_steps(self.out / name, self.step)
+
+    def one_step(self) -> None:
+        """One optimizer step: accumulate sums, divide by the global weight, clip, update, log."""
+        while self.step >= self.ends[self.stage_index]:
+            self._leave_stage()
+        begin = perf_counter()
+        for optimizer, base in zip(self.optimizers, self.base_lrs, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = base * self._lr_factor()
+        total, parts, blocks = self._accumulate()
+        weight = self.accelerator.reduce(total.weight, "sum")
+        for parameter in self.trained:
+            if parameter.grad is not None:  # DDP has averaged over ranks, so times their number
+                parameter.grad.mul_(self.accelerator.num_processes / weight)
+        torch.nn.utils.clip_grad_norm_(self.trained, self.recipe.train.clip)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        loss = float(self.accelerator.reduce(total.sum, "sum") / weight)
+        if not math.isfinite(loss):
+            raise DliteError(
+                f"the loss of step {self.step} is {loss}. Expected a finite number. Lower lr, or use precision 'no'; the "
+                f"last good state is in {self.out}."
+            )
+        self._log(loss, {k: v / float(total.weight) for k, v in parts.items()}, blocks, perf_counter() - begin)
+
+    def _accumulate(self) -> tuple[LossSum, dict[str, float], int]:
+        settings, total, parts, seen = self.recipe.train, None, {}, 0
+        for micro in range(settings.accumulate):
+            number = self.step * settings.accumulate + micro
+            blocks = self.source.batch(
+                number, self.accelerator.process_index, self.accelerator.num_processes, self.history
+            ).to(self.accelerator.device)
+            last = micro == settings.accumulate - 1
+            with self.accelerator.no_sync(self.model) if not last else nullcontext():
+                found, some = self._loss(blocks, number)
+                self.accelerator.backward(found.sum)
+            found = LossSum(found.sum.detach(), found.weight.detach())
+            total = found if total is None else LossSum(total.sum + found.sum, total.weight + found.weight)
+            parts = {k: parts.get(k, 0.0) + v for k, v in some.items()}
+            seen += len(blocks)
+        if total is None:
+            raise RuntimeError("accumulate is at least 1")
+        return total, parts, seen * self.accelerator.num_processes
+
+    def _loss(self, blocks: Blocks, number: int) -> tuple[LossSum, dict[str, float]]:
+        K = _block_length(self.recipe, number)
+        logits = self.model(block_input(blocks, K, self.stage.window))
+        teacher_logits = None
+        if self.stage.losses.kl_teacher and self.teacher is not None:
+            with torch.no_grad():
+                width = self.teacher.config.history_window
+                teacher_logits = self.teacher(block_input(blocks, K, width))
+        net = self._net()
+        return stage_loss(
+            logits, blocks, self.stage.losses, self.recipe.train.gamma, self.target, net.draft_ids, net.draft_rows,
+            teacher_logits,
+        )
+
+    @property
+    def history(self) -> int:
+        """Positions before the pivot that this stage's network or its teacher needs."""
+        teacher = self.teacher.config.history_window if self.teacher and self.stage.losses.kl_teacher else 0
+        return max(self.stage.window, teacher)
+
+    def _fresh(self, window: int) -> DLite:
+        return DLite(replace(self.config, history_window=window)).attach(self.target).to(self.accelerator.device)
+
+    def _net(self) -> DLite:
+        if self.network is None:
+            raise RuntimeError("no stage was entered")
+        return self.network
+
+    def _enter_stage(self, index: int, state: dict[str, Any] | None = None) -> None:
+        self.stage_index = index
+        self.network = stage_network(
+            self.config, self.stage, self.target, self.network, self.teacher, self.recipe.train.seed
+        ).to(self.accelerator.device)
+        if state is not None:
+            self.network.load_state_dict(state["network"])
+        self.trained = [p for p in self.network.parameters() if p.requires_grad]
+        optimizers = _optimizers(self.network, self.recipe, self.stage)
+        if state is not None:
+            for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+        self.base_lrs = [self.stage.lr if isinstance(o, torch.optim.AdamW) else self.recipe.train.muon_lr for o in optimizers]
+        self.model, *self.optimizers = self.accelerator.prepare(self.network, *optimizers)
+
+    def _leave_stage(self) -> None:
+        network = self._net()
+        if self.stage.window:
+            self.teacher = network.copy().requires_grad_(False)
+        self._enter_stage(self.stage_index + 1)
+
+    def _lr_factor(self) -> float:
+        begin = self.ends[self.stage_index - 1] if self.stage_index else 0
+        return lr_factor(self.step - begin, self.ends[self.stage_index] - begin, self.stage.warmup, self.stage.final_lr)
+
+    def _log(self, loss: float, parts: dict[str, float], blocks: int, seconds: float) -> None:
+        settings = self.recipe.train
+        if self.accelerator.is_main_process:
+            lr = self.base_lrs[0] * self._lr_factor()
+            record = {"step": self.step, "stage": self.stage.name, "loss": loss, **parts, "lr": lr, "blocks": blocks}
+            _append(self.out / "losses.jsonl", record | {"seconds": round(seconds, 3)})
+            if self.board:
+                for key in ("loss", *parts, "lr"):
+                    self.board.add_scalar(f"{self.stage.name}/{key}", record[key], self.step)
+        if self.step % settings.save_every == 0:
+            self.save()
+        if self.step % settings.eval_every == 0 and self.step < self.total:
+            self.evaluate()
+        if self.report:
+            self.report(Progress(self.stage.name, self.step, self.total, loss, blocks / seconds, self.last_tau))
+
+    def save(self) -> None:
+        """Write ``state.pt`` whole or not at all, and the drafter so far."""
+        if not self.accelerator.is_main_process:
+            return
+        state = {
+            "recipe": json.dumps(self.recipe.model_dump(mode="json"), sort_keys=True),
+            "total": self.total,
+            "step": self.step,
+            "stage": self.stage_index,
+            "network": self._net().state_dict(),
+            "teacher": None if self.teacher is None else self.teacher.state_dict(),
+            "optimizers": [o.state_dict() for o in self.optimizers],
+        }
+        part = self.out / "state.pt.part"
+        try:
+            torch.save(state, part)
+            part.replace(self.out / "state.pt")
+        except (OSError, RuntimeError) as error:
+            part.unlink(missing_ok=True)
+            raise DataError(
+                f"the training state cannot be written to {self.out} ({error}). The one before is intact. Make room and "
+                "run the same command again."
+            ) from None
+
+    def evaluate(self) -> None:
+        """Acceptance length on held-out prompts, by the decoding engine itself."""
+        network = self._net()
+        if network.config.history_window or not self.held_out or not self.accelerator.is_main_process:
+            return
+        result = held_out_tau(self.target, network.copy().freeze(), self.held_out, self.recipe.train.eval_tokens)
+        self.last_tau = result["tau"]
+        seen = sum(json.loads(line)["blocks"] for line in (self.out / "losses.jsonl").open())
+        _append(self.out / "tau.jsonl", {"step": self.step, "stage": self.stage.name, "blocks": seen, **result})
+        if self.board:
+            self.board.add_scalar("held-out/tau", self.last_tau, self.step)
+
+    def publish(self) -> Path:
+        """The finished drafter's folder."""
+        network = self._net()
+        if network.config.history_window:
+            raise ConfigError("the last stage trains a teacher, which cannot be served. Add a stage with window = 0.")
+        folder = self.out / "drafter"
+        if self.accelerator.is_main_process:
+            save_drafter(network, folder, self.target.info)
+        return folder
+
+
+def lr_factor(step: int, steps: int, warmup: float, final: float) -> float:
+    """Linear warm-up over ``warmup`` of the steps, then a cosine from 1 to ``final``."""
+    rise = max(1, round(warmup * steps))
+    if step < rise:
+        return (step + 1) / rise
+    done = (step - rise) / max(1, steps - rise)
+    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def held_out_tau(target: Target, drafter: DLite, prompts: Sequence[tuple[int, ...]], tokens: int) -> dict[str, Any]:
+    """tau and acceptance by position over prompts never trained on, looping answers left out."""
+    engine = Engine(target, drafter, max_batch=8)
+    numbers = [engine.submit(Request(ids, tokens)) for ids in prompts]
+    engine.run()
+    answers = [engine.result(n) for n in numbers]
+    rounds = [r for a in answers if not is_looping(a.token_ids, window=48) for r in a.rounds]
+    shares = [round(x, 4) for x in acceptance_by_position(rounds)]
+    return {"tau": round(tau(rounds), 4), "acceptance_by_position": shares, "rounds": len(rounds)}
+
+
+def _stage_ends(recipe: Recipe, steps_per_epoch: int) -> list[int]:
+    ends, total = [], 0
+    for stage in recipe.stages:
+        if (stage.steps is None) == (stage.epochs is None):
+            raise ConfigError(f"stage {stage.name!r} needs exactly one of 'steps' and 'epochs'.")
+        per_epoch = steps_per_epoch / recipe.train.accumulate
+        total += stage.steps if stage.steps is not None else max(1, round((stage.epochs or 0) * per_epoch))
+        ends.append(total)
+    return ends
+
+
+def _optimizers(network: DLite, recipe: Recipe, stage: StageRecipe) -> list[torch.optim.Optimizer]:
+    settings, named = recipe.train, [(n, p) for n, p in network.named_parameters() if p.requires_grad]
+    matrices: list[Tensor] = []
+    if settings.optimizer == "muon":  # tables and the vocabulary matrix stay with AdamW
+        matrices = [p for n, p in named if p.ndim == 2 and ("layers." in n or "state_" in n or "history_fuse" in n)]
+    chosen = {id(p) for p in matrices}
+    rest = [p for _, p in named if id(p) not in chosen]
+    adam = torch.optim.AdamW(rest, lr=stage.lr, betas=(0.9, settings.beta2), weight_decay=0.0, fused=True)
+    return [adam, Muon(matrices, settings.muon_lr)] if matrices else [adam]
+
+
+def _block_length(recipe: Recipe, number: int) -> int:
+    """K, or for a share ``short_blocks`` of the batches a shorter block, which costs less."""
+    chance = random.Random(f"{recipe.train.seed}-block-{number}")
+    K = recipe.drafter.K
+    return chance.randint(min(2, K), max(2, K // 2)) if chance.random() < recipe.train.short_blocks and K > 2 else K
+
+
+def _tensorboard(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder))
+
+
+def _append(path: Path, record: dict[str, Any]) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def _keep_steps(path: Path, last: int) -> None:
+    """Drop what was logged after the step that is resumed from, torn lines included."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text().splitlines():
+        try:
+            if json.loads(line)["step"] <= last:
+                kept.append(line)
+        except (json.JSONDecodeError, KeyError):
+            continue
+    part = path.with_suffix(".part")
+    part.write_text("".join(line + "\n" for line in kept))
+    part.replace(path)
+
+
