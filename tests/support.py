@@ -265,7 +265,7 @@ class Recorder:
         """What the inner drafter proposes, noted."""
         proposal = self.inner.propose(view, counts, chooser)
         rows = zip(view.tokens, proposal.tokens.tolist(), proposal.num_tokens.tolist(), strict=True)
-        self.drafts |= {tuple(tokens): drafts[:count] for tokens, drafts, count in rows}
+        self.drafts |= {tuple(tokens): drafts[:count] for tokens, drafts, count in rows if count}
         return proposal
 
     def state_bytes(self) -> int:
@@ -290,8 +290,10 @@ def decode(target: Target, drafter: Drafter, requests: Sequence[Request], **opti
 
 def check_stream(events: Sequence[Event], result: Generation) -> None:
     """Events put together are the result, and only the last one says how it ended."""
-    assert "".join(e.text for e in events) == result.text
+    assert "".join(text for e in events for text, _ in e.pieces) == result.text
     assert tuple(t for e in events for t in e.token_ids) == result.token_ids
+    for event in events:
+        assert [accepted for _, accepted in event.pieces if accepted] == [True] * event.accepted
     assert [e.finish for e in events] == [None] * (len(events) - 1) + [result.finish]
 
 

@@ -6,8 +6,8 @@ n taps                    D hidden size         V vocabulary         T tokens of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -111,4 +111,44 @@ class Generation:
     rounds: tuple[Round, ...]
     seconds: Seconds
     prompt_tokens: int
-    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tau(self) -> float:
+        """Acceptance length over the rounds: see ``tau``."""
+        return tau(self.rounds)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values: what ``dlite generate --json`` prints."""
+        seconds = {name: getattr(self.seconds, name) for name in ("prefill", "draft", "verify", "other", "total")}
+        return {
+            "text": self.text,
+            "token_ids": list(self.token_ids),
+            "finish": self.finish,
+            "prompt_tokens": self.prompt_tokens,
+            "rounds": len(self.rounds),
+            "tau": self.tau,
+            "acceptance_by_position": acceptance_by_position(self.rounds),
+            "seconds": {name: round(value, 4) for name, value in seconds.items()},
+        }
+
+
+def tau(rounds: Iterable[Round]) -> float:
+    """Acceptance length: tokens committed per round, bonus included, cut at the end, prefill's own token excluded.
+
+    Micro-averaged: sum of tokens over sum of rounds. 0 for no rounds. At most K + 1.
+    """
+    committed = count = 0
+    for item in rounds:
+        committed += item.committed
+        count += 1
+    return committed / count if count else 0.0
+
+
+def acceptance_by_position(rounds: Sequence[Round]) -> list[float]:
+    """Entry i - 1: the share of rounds with at least i drafts in which the first i were all accepted."""
+    longest = max((r.proposed for r in rounds), default=0)
+    shares = []
+    for i in range(1, longest + 1):
+        tried = [r for r in rounds if r.proposed >= i]
+        shares.append(sum(r.accepted >= i for r in tried) / len(tried))
+    return shares

@@ -21,6 +21,7 @@ def test_mask_shows_the_past_and_the_window(window: int | None) -> None:
             assert mask[b, 0, row][~torch.tensor(shown)].eq(-torch.inf).all()
 
 
+@torch.inference_mode()
 def test_growing_keeps_what_was_computed() -> None:
     cache = RaggedCache(1, 2, 2)
     keys = torch.arange(16.0).view(2, 2, 2, 2)

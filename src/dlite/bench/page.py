@@ -7,7 +7,7 @@ from typing import Any
 
 from dlite.bench.plots import arm_colors, pictures
 from dlite.bench.report import Report, overall, reason_not_shown, rows_of, write_text
-from dlite.bench.tables import CONTEXT_HEADER, HEADER, cells, check_lines, context_rows, interval, number
+from dlite.bench.tables import CONTEXT_HEADER, HEADER, cells, check_lines, context_rows, interval, number, plural
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 
@@ -21,6 +21,7 @@ def html(report: Report) -> str:
     return template.render(
         report=report,
         cards=_cards(report),
+        columns=_columns(len(report["arms"]) - 1),
         headline=headline(report),
         pictures=pictures(report),
         colors=arm_colors(report),
@@ -46,9 +47,12 @@ def headline(report: Report) -> str:
     if not rows:
         return "No speed-up is shown: no arm passed the losslessness check with anything to measure."
     best = max(rows, key=lambda row: row["speedup"]["value"])
-    pace = best["speedup"]["value"]
-    words = f"{pace:.2f}x as fast as plain decoding" if pace >= 1 else f"at {pace:.2f}x the pace of plain decoding"
-    return f"{best['arm']} decodes {words}, committing {number(best['tau']['value'])} tokens a round."
+    pace, low, high = (best["speedup"][name] for name in ("value", "low", "high"))
+    length = f"committing {number(best['tau']['value'])} tokens a round"
+    if low is not None and low <= 1 <= high:
+        return f"{best['arm']}, the best arm, is within error of plain decoding at {pace:.2f}×, {length}."
+    words = f"{pace:.2f}× as fast as plain decoding" if pace >= 1 else f"at {pace:.2f}× the pace of plain decoding"
+    return f"{best['arm']} decodes {words}, {length}."
 
 
 def _cards(report: Report) -> list[dict[str, Any]]:
@@ -61,8 +65,8 @@ def _cards(report: Report) -> list[dict[str, Any]]:
             "K": arm["K"],
             "hidden": hidden,
             "speedup": number(row["speedup"]["value"]) if row["speedup"] else "-",
-            "speedup_span": _span(row["speedup"]),
             "facts": [
+                ("95% interval", _span(row["speedup"])),
                 ("tau", interval(row["tau"])),
                 ("round cost c", number(row["round_cost"])),
                 ("end-to-end", "-" if hidden else number(row["call_ratio"], unit="x")),
@@ -72,9 +76,13 @@ def _cards(report: Report) -> list[dict[str, Any]]:
     return cards
 
 
+def _columns(cards: int) -> int:
+    return 3 if cards in (5, 6, 9) else max(1, min(cards, 4))
+
+
 def _span(estimate: dict[str, float | None] | None) -> str:
     if estimate is None or estimate["low"] is None:
-        return ""
+        return "-"
     return f"{estimate['low']:.2f} to {estimate['high']:.2f}"
 
 
@@ -89,9 +97,10 @@ def _groups(report: Report) -> list[list[list[str]]]:
 def _how(report: Report) -> str:
     sampling, whole = report["settings"]["sampling"], rows_of(report, workload=overall(report))[0]
     greedy = sampling["temperature"] == 0
-    how = "greedy" if greedy else f"temperature {sampling['temperature']:g}, {sampling['rule']} rule"
-    calls = f"{whole['calls']} call{'s' * (whole['calls'] != 1)}"
-    return ", ".join([how, "one request at a time", calls, report["made"]["cpu"], f"{report['made']['threads']} threads"])
+    how = "Greedy" if greedy else f"Temperature {sampling['temperature']:g}, {sampling['rule']} rule"
+    made, extra = report["made"], [f"{name} {value}" for name, value in report["conditions"].items()]
+    facts = [how, "one request at a time", plural(whole["calls"], "call"), *extra, made["cpu"]]
+    return ", ".join([*facts, plural(made["threads"], "thread")])
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:
@@ -106,7 +115,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("seed", str(settings["seed"])),
         ("intervals", f"95%, {settings['resamples']:,} bootstrap resamples of calls"),
         ("near-tie", f"logits within {settings['tie_gap']:g} of the best"),
-        ("machine", f"{made['cpu']}, {made['threads']} threads, {made['system']}"),
+        ("machine", f"{made['cpu']}, {plural(made['threads'], 'thread')}, {made['system']}"),
         ("versions", ", ".join(versions)),
         ("commit", made["commit"] or "not a working copy"),
         ("date", made["date"]),

@@ -37,8 +37,8 @@ def _draw(draw: Callable[[Any, Report], str], report: Report, name: str) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 
-    settings = {"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10.5, "axes.unicode_minus": False}
-    settings |= {"text.color": INK, "axes.labelcolor": SOFT, "xtick.color": SOFT, "ytick.color": INK, "lines.linewidth": 1.8}
+    settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10.5, "text.color": INK}
+    settings |= {"axes.labelcolor": SOFT, "xtick.color": SOFT, "ytick.color": INK, "lines.linewidth": 1.8}
     with matplotlib.rc_context(settings):
         figure = Figure(layout="constrained")
         label = draw(figure, report)
@@ -70,9 +70,11 @@ def _tau_by_workload(figure: Any, report: Report) -> str:
     for index, workload in enumerate(workloads):
         rows = {row["arm"]: row for row in rows_of(report, workload=workload)}
         for place, (arm, number) in enumerate(colors.items()):
-            _estimate(axes, rows[arm]["tau"], index + step * (place + 1) - 0.5, ARMS[number], along="x")
-            if rows[arm]["round_cost"] is not None:
-                axes.plot(rows[arm]["round_cost"], index + step * (place + 1) - 0.5, "|", color=ARMS[number], ms=11, mew=1.6)
+            y, color, cost = index + step * (place + 1) - 0.5, ARMS[number], rows[arm]["round_cost"]
+            _estimate(axes, rows[arm]["tau"], y, color, along="x")
+            # tau beside c is a speed-up, so the tick needs a passed check too.
+            if cost is not None and not reason_not_shown(report, arm):
+                axes.plot(cost, y, "|", color=color, ms=11, mew=1.6)
         if index:
             axes.axhline(index - 0.5, color=LINE, lw=0.8)
     axes.axvline(1, color=SOFT, lw=1, ls=(0, (3, 3)))
@@ -94,7 +96,7 @@ def _acceptance(figure: Any, report: Report) -> str:
     """One line an arm: the share of rounds whose first i drafts were all kept."""
     colors = arm_colors(report)
     rows = [row for row in rows_of(report, workload=overall(report)) if row["acceptance"]]
-    figure.set_size_inches(WIDTH / 2, 3.1)
+    figure.set_size_inches(WIDTH / 2, _pair_height(report))
     axes = _axes(figure, "y")
     for row in rows:
         positions = range(1, len(row["acceptance"]) + 1)
@@ -108,10 +110,10 @@ def _acceptance(figure: Any, report: Report) -> str:
 
 
 def _time(figure: Any, report: Report) -> str:
-    """Milliseconds per token, stacked; arms without a passed check are left out, for the lengths would be a speed-up."""
+    """Milliseconds per token, stacked; without a passed check an arm is left out, for its length would be a speed-up."""
     rows = rows_of(report, workload=overall(report))
     rows = [row for row in rows if row["tokens"] and not reason_not_shown(report, row["arm"])]
-    figure.set_size_inches(WIDTH / 2, max(1.6, 0.8 + 0.46 * len(rows)))
+    figure.set_size_inches(WIDTH / 2, _pair_height(report))
     axes = _axes(figure, "x")
     longest = 0.0
     for index, row in enumerate(rows):
@@ -142,7 +144,8 @@ def _by_context(figure: Any, report: Report) -> str:
             shift = 0.12 * (order - (len(colors) - 1) / 2)
             found = [(i, rows_of(report, workload=whole, context=span)) for i, span in enumerate(spans)]
             points = [(i + shift, row[key]) for i, rows in found for row in rows if row["arm"] == arm and row[key]]
-            axes.plot([x for x, _ in points], [e["value"] for _, e in points], "-", color=ARMS[number], lw=1.2, alpha=0.5)
+            line = [x for x, _ in points], [estimate["value"] for _, estimate in points]
+            axes.plot(*line, color=ARMS[number], lw=1.2, alpha=0.5)
             for x, estimate in points:
                 _estimate(axes, estimate, x, ARMS[number], along="y")
                 drawn += [estimate["high"] or estimate["value"]]
@@ -155,6 +158,11 @@ def _by_context(figure: Any, report: Report) -> str:
         if not drawn:
             axes.annotate("not shown", (0.5, 0.5), xycoords="axes fraction", ha="center", color=SOFT)
     return "Acceptance length and speed-up by length of the prompt" if spans and colors else ""
+
+
+def _pair_height(report: Report) -> float:
+    """The two pictures that stand side by side are equally high."""
+    return max(3.1, 0.8 + 0.4 * len(report["arms"]))
 
 
 def _axes(figure: Any, grid: str, place: int = 1, of: int = 1) -> Any:

@@ -22,7 +22,7 @@ FORMAT, VERSION = "dlite-bench", 1
 
 
 def build(result: BenchResult, *, argv: Sequence[str], conditions: Mapping[str, str] | None = None) -> Report:
-    """The report of a run. ``conditions`` are further facts worth a line each, such as the drafter's folder or dtype."""
+    """The report of a run. ``conditions`` are further facts worth a line each, such as the drafter or the dtype."""
     settings = asdict(result.settings)
     settings["sampling"]["logit_bias"] = {str(k): v for k, v in result.settings.sampling.logit_bias.items()}
     return {

@@ -36,7 +36,7 @@ class BenchSettings:
     """How a run is made and judged.
 
     ``tie_gap``: how close two logits must be for a first difference to count as a near-tie (1e-4 suits fp32).
-    ``greedy_checks``: with a temperature, how many calls are first decoded greedily to check losslessness.
+    ``greedy_checks``: with a temperature, how many calls are also decoded greedily to check losslessness.
     ``warmup_tokens``: length of the dropped call that starts each arm.
     """
 
@@ -98,8 +98,6 @@ def run(
     _check_calls(calls, render)
     bench = _Bench(target, lanes, settings, render)
     bench.warm_up(calls[0])
-    if not settings.sampling.greedy:
-        bench.check_greedily([call for call in calls if call.follows is None][: settings.greedy_checks])
     with _ticker(len(calls), progress) as tick:
         for index, call in enumerate(calls):
             bench.measure(call, index)
@@ -109,6 +107,10 @@ def run(
             f"none of {len(calls)} calls could be run; the first: {bench.skipped[0][1]} Expected calls that fit "
             f"{target.info.name}'s context of {target.info.context_length} tokens. Choose shorter ones."
         )
+    if (
+        not settings.sampling.greedy
+    ):  # last, so that a drafter that learns from past requests has not seen these answers
+        bench.check_greedily([call for call in calls if call.follows is None][: settings.greedy_checks])
     return BenchResult(target.info, lanes, settings, tuple(bench.trials), tuple(bench.checks), tuple(bench.skipped))
 
 
@@ -129,8 +131,8 @@ class _Bench:
         self.skipped: list[tuple[str, str]] = []
 
     def warm_up(self, call: Call) -> None:
-        """Lazily built things are built here and not on the clock."""
-        ids = self._prompt(call)[1][-(self.target.info.context_length // 2) :]
+        """Lazily built things are built here and not on the clock. Backwards: the drafter must not learn an answer."""
+        ids = self._prompt(call)[1][::-1][: self.target.info.context_length // 2]
         short = replace(call, max_new_tokens=min(call.max_new_tokens, self.settings.warmup_tokens))
         for arm in self.lanes:
             self._decode(arm, short, ids, self.settings.sampling)
@@ -173,7 +175,9 @@ class _Bench:
         engine.run()
         return engine.result(number)
 
-    def _compare(self, call: Call, ids: tuple[int, ...], found: dict[str, Generation], sampling: SamplingParams) -> None:
+    def _compare(
+        self, call: Call, ids: tuple[int, ...], found: dict[str, Generation], sampling: SamplingParams
+    ) -> None:
         plain = found[PLAIN].token_ids
         for arm in self.lanes[1:]:
             difference = compare(
@@ -188,12 +192,14 @@ def _check_arms(lanes: Sequence[Arm]) -> None:
     for arm in lanes[1:]:
         if names.count(arm.name) > 1:
             raise ConfigError(
-                f"there are {names.count(arm.name)} arms named {arm.name!r}. Expected distinct names; {PLAIN!r} is always "
-                "there. Rename one."
+                f"there are {names.count(arm.name)} arms named {arm.name!r}. Expected distinct names, and {PLAIN!r} is "
+                "always there. Rename one."
             )
         most = arm.drafter.max_drafts
         if arm.K is not None and not 1 <= arm.K <= most:
-            raise ConfigError(f"arm {arm.name!r} has K = {arm.K}. Its drafter proposes 1 to {most} drafts. Choose one of these.")
+            raise ConfigError(
+                f"arm {arm.name!r} has K = {arm.K}. Its drafter proposes 1 to {most} drafts. Choose one of these."
+            )
 
 
 def _check_calls(calls: Sequence[Call], render: Render | None) -> None:
@@ -202,13 +208,19 @@ def _check_calls(calls: Sequence[Call], render: Render | None) -> None:
     seen: set[str] = set()
     for call in calls:
         if call.id in seen:
-            raise DataError(f"two calls are named {call.id!r}. Expected distinct ids. Give the workloads distinct names.")
+            raise DataError(
+                f"two calls are named {call.id!r}. Expected distinct ids. Give the workloads distinct names."
+            )
         if call.follows is not None and call.follows not in seen:
             raise DataError(f"call {call.id} follows {call.follows}, which is not before it. Keep conversations whole.")
         if call.max_new_tokens < 1:
-            raise DataError(f"call {call.id} asks for {call.max_new_tokens} tokens. Expected 1 or more. Raise its limit.")
+            raise DataError(
+                f"call {call.id} asks for {call.max_new_tokens} tokens. Expected 1 or more. Raise its limit."
+            )
         if not call.ids and (render is None or not call.messages):
-            raise DataError(f"call {call.id} has no token ids and cannot be rendered. Expected ids, or messages and render.")
+            raise DataError(
+                f"call {call.id} has no token ids and cannot be rendered. Expected ids, or messages and render."
+            )
         seen.add(call.id)
 
 

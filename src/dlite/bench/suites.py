@@ -80,7 +80,9 @@ def in_range(
     """
     _positive("n", n)
     if not 0 <= min_context <= max_context:
-        raise ConfigError(f"the context range is {min_context} to {max_context}. Expected 0 <= min_context <= max_context.")
+        raise ConfigError(
+            f"the context range is {min_context} to {max_context}. Expected 0 <= min_context <= max_context."
+        )
     bounds: dict[str, tuple[int, int]] = {}  # per group: messages known to be too few, messages known to be too many
     chosen: set[str] = set()
     for chain in _shuffled_chains(calls, seed):
@@ -225,7 +227,7 @@ def _shuffled_chains(calls: Sequence[Call], seed: int) -> list[list[Call]]:
     """Calls that follow each other belong together; the chains in an order fixed by the seed."""
     chains: dict[str, list[Call]] = {}
     for call in calls:
-        chain = chains[call.follows] if call.follows in chains else []
+        chain = chains.get(call.follows or "", [])
         chain.append(call)
         chains[call.id] = chain
     unique = list({id(chain): chain for chain in chains.values()}.values())

@@ -14,7 +14,9 @@ HEADER = (
     "workload", "arm", "calls", "tau [95%]", "round cost c", "decode speed-up [95%]", "s per call", "end-to-end",
     "tokens/s", "draft ms", "verify ms", "other", "near ties", "loops left out",
 )  # fmt: skip
-NOT_IN_TERMINAL = ("tokens/s", "near ties", "loops left out")
+IN_TERMINAL = (*HEADER[:6], "end-to-end")
+IN_WIDE_TERMINAL = (*IN_TERMINAL[:6], "s per call", "end-to-end", "draft ms", "verify ms", "other")
+WIDTHS = {"tau [95%]": 17, "decode speed-up [95%]": 19}  # so that intervals stay on one line
 CONTEXT_HEADER = ("prompt tokens", *HEADER[1:6])
 
 
@@ -23,23 +25,25 @@ def show(report: Report, console: Console | None = None) -> None:
     from rich.console import Console
 
     console = console or Console()
-    console.print(table(report))
+    console.print(table(report, IN_WIDE_TERMINAL if console.width >= 116 else IN_TERMINAL))
     for line in check_lines(report):
         console.print(f"- {line}", markup=False, highlight=False)
 
 
-def table(report: Report) -> Table:
-    """The figures by workload, for ``rich``; the columns a terminal has room for."""
+def table(report: Report, columns: tuple[str, ...] = HEADER) -> Table:
+    """The figures by workload, for ``rich``, with some of the columns of ``HEADER``."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
 
     made = Table(
-        title=f"dlite bench: {report['target']['name']}", caption=caption(report), box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
-    shown = [index for index, name in enumerate(HEADER) if name not in NOT_IN_TERMINAL]
+        title=f"dlite bench: {report['target']['name']}", caption=caption(report), box=SIMPLE_HEAD,
+        padding=0, show_edge=False, pad_edge=False,
+    )  # fmt: skip
+    shown = [HEADER.index(name) for name in columns]
     for index in shown:
-        made.add_column(escape(HEADER[index]), justify="left" if index < 2 else "right")
+        name = escape(HEADER[index].replace("-to-", " to ").replace(" to end", "\nto end").replace(" ", "\n", 1))
+        made.add_column(name, justify="left" if index < 2 else "right", min_width=WIDTHS.get(HEADER[index]))
     before = None
     for row in rows_of(report):
         if before not in (None, row["workload"]):
@@ -67,7 +71,7 @@ def caption(report: Report) -> str:
     sampling = settings["sampling"]
     how = "greedy" if sampling["temperature"] == 0 else f"temperature {sampling['temperature']:g} ({sampling['rule']})"
     extra = [f"{name} {value}" for name, value in report["conditions"].items()]
-    facts = [how, "single requests", *extra, made["cpu"], f"{made['threads']} threads", f"torch {made['torch']}"]
+    facts = [how, "single requests", *extra, made["cpu"], plural(made["threads"], "thread"), f"torch {made['torch']}"]
     return " · ".join([*facts, f"dlite {made['dlite']}", f"seed {settings['seed']}", made["date"][:10]])
 
 
@@ -102,7 +106,7 @@ def check_lines(report: Report) -> list[str]:
     """What the losslessness check found, arm by arm, with both logits of every difference; then what was left out."""
     lines = []
     for arm in report["arms"][1:]:
-        calls = f"{arm['checked_calls']} call{'s' * (arm['checked_calls'] != 1)}"
+        calls = plural(arm["checked_calls"], "call")
         if arm["lossless"] is None:
             lines.append(f"{arm['name']}: not checked, so no speed-up is shown.")
         elif arm["lossless"]:
@@ -114,7 +118,7 @@ def check_lines(report: Report) -> list[str]:
     loops = rows_of(report, workload=overall(report))[0]["loops"]
     if loops:
         fate = "counted in" if report["settings"]["include_loops"] else "left out of every figure above"
-        lines.append(f"{loops} call{'s' * (loops != 1)} ended in degenerate repetition, {fate}.")
+        lines.append(f"{plural(loops, 'call')} ended in degenerate repetition, {fate}.")
     lines += [f"skipped {one['call']}: {one['reason']}" for one in report["skipped"]]
     return lines
 
@@ -131,6 +135,11 @@ def interval(estimate: dict[str, float | None] | None, unit: str = "") -> str:
 def number(value: float | None, digits: int = 2, unit: str = "") -> str:
     """A figure with its digits, or a dash."""
     return "-" if value is None else f"{value:.{digits}f}{unit}"
+
+
+def plural(count: int, noun: str) -> str:
+    """1 call, 2 calls"""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _difference(one: dict[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,23 @@ def _parse(record: dict[str, Any], path: str | Path, number: int) -> Conversatio
 def _spans(wrote: tuple[bool, ...]) -> list[list[int]]:
     edges = [i for i in range(len(wrote) + 1) if (i < len(wrote) and wrote[i]) != (i > 0 and wrote[i - 1])]
     return [[edges[i], edges[i + 1]] for i in range(0, len(edges), 2)]
+
+
+def is_held_out(conversation_id: str) -> bool:
+    """One conversation in fifty, by its id alone, is never trained on: tau during training is measured on these."""
+    return int(hashlib.sha256(conversation_id.encode()).hexdigest(), 16) % 50 == 0
+
+
+def training_split(
+    paths: Sequence[str | Path], *, keep_truncated: bool
+) -> tuple[list[Conversation], list[Conversation]]:
+    """(to train on, held out) of all files; looping answers always, truncated ones unless kept, are left out."""
+    train, held = [], []
+    seen: set[str] = set()
+    for path in paths:
+        for conversation in read_conversations(path):
+            if conversation.id in seen or not (conversation.finished or keep_truncated):
+                continue
+            seen.add(conversation.id)
+            (held if is_held_out(conversation.id) else train).append(conversation)
+    return train, held

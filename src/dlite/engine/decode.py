@@ -100,8 +100,7 @@ class Engine:
 
     def _admit(self, row: Active) -> None:
         if row.cancelled:
-            row.finish = "cancelled"
-            self.finished[row.id] = row
+            self._close(row, "cancelled")
             return
         start = perf_counter()
         fresh = row.produced == 0
@@ -162,22 +161,31 @@ class Engine:
         """Append tokens up to the first that ends the request; returns how many were kept."""
         row = self._rows[index]
         stops = self.target.info.stop_ids if row.request.stop_ids is None else row.request.stop_ids
-        before, kept = row.text, 0
-        for token in tokens:
+        pieces: list[tuple[str, bool]] = []
+        for kept, token in enumerate(tokens, start=1):
             row.tokens.append(token)
-            kept += 1
+            before = len(row.text)
             ended = token in stops
             if not ended:
                 row.text += row.stream.push(token)
-            row.finish = "stop" if ended or self._stop_string(row, len(before)) else self._out_of_room(row)
+            row.finish = "stop" if ended or self._stop_string(row, before) else self._out_of_room(row)
+            if row.finish:
+                row.text += row.stream.flush() if row.finish != "stop" else ""
+            pieces.append((self._sendable(row), kept <= accepted))
             if row.finish:
                 break
         if row.finish:
             self._finish(index, row.finish)
         if row.sink:
-            new = tuple(row.tokens[-kept:])
-            row.sink(Event(row.id, new, min(accepted, kept), row.text[len(before) :], row.finish))
+            row.sink(Event(row.id, tuple(tokens[:kept]), min(accepted, kept), tuple(pieces), row.finish))
         return kept
+
+    def _sendable(self, row: Active) -> str:
+        """Text not yet sent, short of what might turn out to be the beginning of a stop string."""
+        held = 0 if row.finish else max(map(len, row.request.stop_strings), default=1) - 1
+        text = row.text[row.sent : max(row.sent, len(row.text) - held)]
+        row.sent += len(text)
+        return text
 
     def _stop_string(self, row: Active, searched: int) -> bool:
         longest = max(map(len, row.request.stop_strings), default=0)
@@ -194,13 +202,18 @@ class Engine:
 
     def _finish(self, index: int, reason: str) -> None:
         row = self._rows[index]
-        row.finish = reason
-        if reason != "stop":
-            row.text += row.stream.flush()
         if self.prefix:
             self.prefix.keep(row.tokens[:-1], self._cache_of(), index)
-        self.finished[row.id] = row
         self._drop(index)
+        self._close(row, reason)
+
+    def _close(self, row: Active, reason: str) -> None:
+        row.finish = reason
+        self.finished[row.id] = row
+        if reason == "cancelled":
+            row.text += row.stream.flush() if row.stream else ""
+            if row.sink:
+                row.sink(Event(row.id, (), 0, ((self._sendable(row), False),), reason))
 
     def _drop(self, index: int) -> None:
         cache, last = self._cache_of(), len(self._rows) - 1

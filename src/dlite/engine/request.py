@@ -42,6 +42,13 @@ def check(request: Request, info: TargetInfo, max_drafts: int) -> None:
         )
     if request.max_new_tokens < 1:
         raise RequestError(f"max_new_tokens is {request.max_new_tokens}. Expected 1 or more.")
+    if "" in request.stop_strings:
+        raise RequestError("a stop string is empty. Expected at least one character. Leave it out.")
+    odd = [t for t in request.sampling.logit_bias if not 0 <= t < info.vocab_size]
+    if odd:
+        raise RequestError(
+            f"logit_bias names token id {odd[0]}. {info.name} has token ids 0 to {info.vocab_size - 1}. Correct the id."
+        )
     if request.K is not None and not 0 < request.K <= max(max_drafts, 1):
         raise RequestError(
             f"K is {request.K}. This drafter proposes 1 to {max_drafts} drafts a round. For plain decoding use the "
@@ -61,6 +68,7 @@ class Active:
     rounds: list[Round] = field(default_factory=list)
     seconds: Seconds = field(default_factory=Seconds)
     text: str = ""
+    sent: int = 0  # characters of it that the sink has seen
     stream: Any = None
     finish: str | None = None
     cancelled: bool = False
@@ -88,10 +96,14 @@ class Active:
 
 @dataclass(frozen=True)
 class Event:
-    """New tokens of one request: how many of them were accepted drafts (they come first), and their text."""
+    """New tokens of one request: how many of them were accepted drafts (they come first), and text that is settled.
+
+    ``pieces`` holds a (text, accepted draft?) for each token; all pieces together are the final text. The last event
+    names the finish, also after a cancel.
+    """
 
     request: int
     token_ids: tuple[int, ...]
     accepted: int
-    text: str
+    pieces: tuple[tuple[str, bool], ...]
     finish: str | None

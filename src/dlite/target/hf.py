@@ -16,6 +16,7 @@ from dlite.nn.backbone import BackboneConfig, grouped_attention
 from dlite.nn.cpu import freeze_for_cpu
 from dlite.target.base import Rows, TargetInfo, TargetOutput
 from dlite.target.cache import RaggedCache, causal_mask
+from dlite.target.lean import LeanDecoder
 
 ATTENTION = "dlite_grouped"
 
@@ -57,8 +58,9 @@ class HFTarget:
             layer=_layer_sizes(config),
         )
         _use_grouped_attention(model)
-        if freeze:
-            freeze_for_cpu(model)
+        self._lean: LeanDecoder | None = None
+        if freeze and freeze_for_cpu(model) and LeanDecoder.fits(model, self._windows):
+            self._lean = LeanDecoder(model)
 
     def new_cache(self, rows: int, length: int) -> RaggedCache:
         """An empty cache for ``rows`` requests of up to ``length`` positions."""
@@ -69,24 +71,42 @@ class HFTarget:
         self, tokens: Tensor, cache: RaggedCache, first: int, taps: tuple[int, ...], rows: Rows
     ) -> TargetOutput:
         """Run tokens [B,R] behind what cache rows first..first+B-1 hold."""
-        self._hook(taps)
+        self._check_taps(taps)
         batch, new = tokens.shape
         cache.place(first, batch, new)
         lengths = cache.lengths[first : first + batch]
         positions = torch.tensor(lengths, device=self._device)[:, None] + torch.arange(new, device=self._device)
+        mask = self._mask(lengths, new, cache.visible)
+        run = self._run_lean if self._lean else self._run_model
+        logits, captured = run(tokens.to(self._device), positions, cache, mask, taps, rows)
+        keep = slice(-1, None) if rows == "last" else slice(None)
+        wanted = [captured[tap][:, keep] for tap in taps]
+        return TargetOutput(logits.float(), torch.stack(wanted, 2) if wanted else logits.new_zeros(batch, new, 0, 0)[:, keep])
+
+    def _run_lean(
+        self, tokens: Tensor, positions: Tensor, cache: RaggedCache, mask: Any, taps: tuple[int, ...], rows: Rows
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        if self._lean is None:
+            raise RuntimeError("there is no lean decoder")
+        hidden, captured = self._lean.forward(tokens, positions, cache, mask, set(taps))
+        return self.model.get_output_embeddings()(hidden if rows == "all" else hidden[:, -1:]), captured
+
+    def _run_model(
+        self, tokens: Tensor, positions: Tensor, cache: RaggedCache, mask: Any, taps: tuple[int, ...], rows: Rows
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        self._hook(taps)
+        if mask is None:  # the model would build its own from None; an all-visible mask costs one small add
+            mask = torch.zeros(1, 1, 1, cache.visible, dtype=self._dtype, device=self._device)
         output = self.model(
-            input_ids=tokens.to(self._device),
+            input_ids=tokens,
             position_ids=positions,
-            attention_mask=self._mask(lengths, new, cache.visible),
+            attention_mask=mask,
             logits_to_keep=0 if rows == "all" else 1,
             use_cache=True,
             **{self._cache_argument: cache},
         )
-        keep = slice(-1, None) if rows == "last" else slice(None)
-        captured = [self._captured[tap][:, keep] for tap in taps]
-        self._captured.clear()
-        stacked = torch.stack(captured, 2) if captured else output.logits.new_zeros(batch, new, 0, 0)[:, keep]
-        return TargetOutput(output.logits.float(), stacked)
+        captured, self._captured = self._captured, {}
+        return output.logits, captured
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Input embeddings as the first layer sees them (Gemma's scale included): [...] -> [...,D] fp32."""
@@ -111,13 +131,16 @@ class HFTarget:
         probe = torch.ones(1, self.info.hidden_size, device=self._device, dtype=self._dtype)
         return self._output_weight.float(), self._norm(probe)[0].float()
 
+    def _check_taps(self, taps: tuple[int, ...]) -> None:
+        bad = [tap for tap in taps if not 0 <= tap < len(self._layers)]
+        if bad:
+            raise TargetError(
+                f"tap {bad[0]} does not exist in {self.info.name}, which has layers 0 to {len(self._layers) - 1}. "
+                "Use a drafter trained for this target."
+            )
+
     def _hook(self, taps: tuple[int, ...]) -> None:
         for tap in set(taps) - self._hooked:
-            if not 0 <= tap < len(self._layers):
-                raise TargetError(
-                    f"tap {tap} does not exist in {self.info.name}, which has layers 0 to {len(self._layers) - 1}. "
-                    "Use a drafter trained for this target."
-                )
             self._layers[tap].register_forward_hook(self._keeper(tap))
             self._hooked.add(tap)
 
@@ -133,11 +156,10 @@ class HFTarget:
             return None if everything else causal_mask(lengths, new, visible, self._dtype, self._device, window)
 
         if len(self._windows) > 1 or any(self._windows.values()):
-            return {kind: make(window) for kind, window in self._windows.items()}
-        mask = make(None)
-        if mask is None:  # None would make the model build its own; an all-visible mask costs one small add
-            mask = torch.zeros(1, 1, 1, visible, dtype=self._dtype, device=self._device)
-        return mask
+            masks = {kind: make(window) for kind, window in self._windows.items()}
+            whole = torch.zeros(1, 1, 1, visible, dtype=self._dtype, device=self._device)
+            return {kind: whole if mask is None else mask for kind, mask in masks.items()}
+        return make(None)
 
 
 def load_hf(path: str, *, name: str | None = None, device: str = "cpu", dtype: torch.dtype = torch.float32) -> HFTarget:

@@ -56,10 +56,17 @@ def train(
     out: Path,
     *,
     held_out: Sequence[tuple[int, ...]] = (),
+    init: DLite | None = None,
     report: Callable[[Progress], None] | None = None,
 ) -> Path:
-    """Run every stage of a recipe; returns the folder of the finished drafter. Resumes what ``out`` holds."""
+    """Run every stage of a recipe; returns the folder of the finished drafter. Resumes what ``out`` holds.
+
+    ``init`` is a trained drafter of the same shape to start from; its first stage then must not train a teacher.
+    """
+    if init is not None and recipe.stages[0].window:
+        raise ConfigError("a run from a trained drafter cannot begin with a teacher stage. Leave out --init or that stage.")
     run = _Run(recipe, config, target, source, out, held_out, report)
+    run.network = None if init is None else init.attach(target)
     run.resume()
     while run.step < run.total:
         run.one_step()

@@ -1,0 +1,5 @@
+"""``python -m dlite``, and what ``accelerate launch -m dlite`` runs."""
+
+from dlite.cli import main
+
+main()

@@ -1,0 +1,60 @@
+"""From files and names to a report on disk: what ``dlite bench`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dlite.bench.page import write_html
+from dlite.bench.report import build, write_json, write_text
+from dlite.bench.run import Arm, BenchSettings, run
+from dlite.bench.suites import Call, in_range, load
+from dlite.bench.tables import markdown, show
+from dlite.data.chat import render
+from dlite.drafters import load_drafter
+from dlite.sampling import SamplingParams
+from dlite.target.base import Target
+
+
+def bench_files(
+    target: Target,
+    workloads: Sequence[str],
+    drafters: Sequence[str],
+    Ks: Sequence[int],
+    out: Path,
+    *,
+    calls: int,
+    max_new_tokens: int,
+    min_context: int,
+    max_context: int | None,
+    sampling: SamplingParams,
+    include_loops: bool,
+    seed: int,
+    argv: Sequence[str],
+) -> None:
+    """Run the arms over the workloads and write report.json, report.md and report.html into ``out``."""
+    limit = max_context or target.info.context_length - max_new_tokens
+    chosen: list[Call] = []
+    for item in workloads:
+        name, _, path = item.rpartition("=")
+        loaded = load(path, workload=name or None, max_new_tokens=max_new_tokens)
+        chosen += in_range(
+            loaded, render, target.tokenizer, min_context=min_context, max_context=limit, n=calls, seed=seed
+        )
+    settings = BenchSettings(sampling=sampling, include_loops=include_loops, seed=seed)
+    result = run(target, _arms(target, drafters, Ks), chosen, render=render, settings=settings, progress=True)
+    report = build(result, argv=argv, conditions={"calls": f"{calls} a workload, seed {seed}"})
+    write_json(report, out / "report.json")
+    write_text(markdown(report), out / "report.md")
+    write_html(report, out / "report.html")
+    show(report)
+    print(f"\nreport: {(out / 'report.html').resolve()}")
+
+
+def _arms(target: Target, drafters: Sequence[str], Ks: Sequence[int]) -> list[Arm]:
+    arms = []
+    for name in drafters:
+        drafter = load_drafter(name, target)
+        title = "DLite" if name == "shipped" else Path(name).name
+        arms += [Arm(f"{title} K={K}", drafter, K) for K in Ks] or [Arm(title, drafter)]
+    return arms

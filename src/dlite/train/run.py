@@ -1,0 +1,99 @@
+"""From a recipe and files to a finished drafter: what ``dlite train`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dlite.checkpoint import load_drafter
+from dlite.config import Recipe, load_recipe
+from dlite.data.conversations import training_split
+from dlite.drafters.dlite import DLiteConfig
+from dlite.errors import ConfigError, DataError
+from dlite.features.capture import Capturer, CaptureSettings
+from dlite.features.store import Store
+from dlite.nn.layout import default_taps
+from dlite.target.base import Target, TargetInfo
+from dlite.target.load import load_target
+from dlite.train.loop import Progress, train
+from dlite.train.source import OnlineSource, Source, StoreSource
+from dlite.train.stages import frequent_tokens, network_config
+from dlite.types import Conversation
+
+
+def train_from_files(
+    recipe_name: str,
+    overrides: Sequence[str],
+    data: Sequence[Path],
+    out: Path,
+    store: Path | None,
+    init: Path | None,
+    device: str,
+    dtype: str,
+    report: Callable[[Progress], None] | None = None,
+) -> Path:
+    """Run a recipe on regenerated conversations; returns the drafter's folder."""
+    recipe = load_recipe(recipe_name, overrides)
+    conversations, held = training_split(data, keep_truncated=recipe.features.truncated == "keep")
+    if not conversations:
+        raise DataError(
+            f"no conversation of {', '.join(map(str, data))} may be trained on: all are truncated, looping or held out. "
+            "Regenerate more, or set features.truncated=keep."
+        )
+    target = load_target(recipe.target, device=device, dtype=dtype)
+    start = None
+    if init is not None:
+        start, _ = load_drafter(init, target.info)
+    config = start.config if start else _config(recipe, target.info, conversations)
+    source = _source(recipe, target, conversations, store)
+    prompts = [_opening(c) for c in _spread(held, recipe.train.eval_prompts)]
+    return train(recipe, config, target, source, out, held_out=prompts, init=start, report=report)
+
+
+def capture_settings(recipe: Recipe, info: TargetInfo, history: int) -> CaptureSettings:
+    """What a recipe wants captured."""
+    drafter = recipe.drafter
+    return CaptureSettings(
+        taps=drafter.taps or default_taps(info.num_layers, drafter.num_taps),
+        K=drafter.K,
+        anchors_per_sequence=recipe.features.anchors_per_sequence,
+        history=history,
+        whole_blocks=recipe.features.whole_blocks,
+        max_length=recipe.features.max_length,
+        seed=recipe.train.seed,
+    )
+
+
+def _config(recipe: Recipe, info: TargetInfo, conversations: Sequence[Conversation]) -> DLiteConfig:
+    vocab = frequent_tokens(conversations, recipe.drafter.draft_vocab_size, sorted(info.stop_ids))
+    return network_config(recipe.drafter, info, vocab)
+
+
+def _source(recipe: Recipe, target: Target, conversations: Sequence[Conversation], folder: Path | None) -> Source:
+    window = max(stage.window for stage in recipe.stages)
+    settings = capture_settings(recipe, target.info, window)
+    if folder is None:
+        return OnlineSource(Capturer(target, settings), conversations, recipe.train.batch_sequences, recipe.train.seed)
+    store = Store(folder)
+    found = store.manifest["settings"]
+    for key, wanted in (("taps", list(settings.taps)), ("K", settings.K)):
+        if found[key] != wanted:
+            raise ConfigError(f"the store {folder} was captured with {key} {found[key]}; the recipe has {wanted}. Capture again.")
+    if store.manifest["tokenizer_hash"] != target.info.tokenizer_hash:
+        raise ConfigError(f"the store {folder} was captured from {store.manifest['target']}, not {target.info.name}. Capture again.")
+    if found["history"] < window:
+        raise ConfigError(
+            f"the store {folder} keeps {found['history']} positions of history; a stage has a window of {window}. Capture "
+            f"with --history {window}, or leave --store out."
+        )
+    return StoreSource(store, recipe.train.batch_blocks, recipe.train.seed)
+
+
+def _spread(held: Sequence[Conversation], count: int) -> list[Conversation]:
+    step = max(1, len(held) // max(1, count))
+    return list(held[::step][:count])
+
+
+def _opening(conversation: Conversation) -> tuple[int, ...]:
+    return conversation.ids[: conversation.wrote.index(True)]
+
