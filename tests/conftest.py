@@ -6,14 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 
 from dlite.target.hf import HFTarget
 from tests.support import FAMILIES, tiny_model
 
 # Derandomised: a near-tie between two logits may be decided by rounding, and the committed cases have none.
 settings.register_profile(
-    "dlite", derandomize=True, deadline=None, phases=(Phase.explicit, Phase.generate), database=None, suppress_health_check=[HealthCheck.too_slow]
+    "dlite",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("dlite")
 

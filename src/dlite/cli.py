@@ -175,10 +175,12 @@ def features(
 
     plan = load_recipe(recipe, set_ or ())
     train, _ = training_split(conversations, keep_truncated=plan.features.truncated == "keep")
+    train.sort(key=lambda c: c.ids)  # turns of one conversation side by side: a shared beginning is computed once
     model = load_target(plan.target, device=device, dtype=dtype)
     settings = capture_settings(plan, model.info, history)
     size = estimate(train, settings, model.info.hidden_size, plan.features.dtype)
-    print(f"{size.conversations} conversations, {size.anchors} anchors, at most {size.bytes / 1e9:.2f} GB in {out}", file=sys.stderr)
+    found = f"{size.conversations} conversations, {size.anchors} anchors"
+    print(f"{found}: at most {size.bytes / 1e9:.2f} GB in {out}", file=sys.stderr)
     with _bar("conversations", len(train)) as advance:
         added = write_store(
             out, Capturer(model, settings), train, dtype=plan.features.dtype,
@@ -192,7 +194,10 @@ def train(
     recipe: Annotated[str, typer.Argument(help="Recipe name (see dlite recipes) or .toml file.")],
     data: Annotated[list[Path], typer.Option(help="Files made by dlite regenerate; may be given more than once.")],
     out: Annotated[Path, typer.Option(help="Run folder; the same command goes on after a stop.")],
-    store: Annotated[Path | None, typer.Option(help="A feature store; by default features are captured while training.")] = None,
+    store: Annotated[
+        list[Path] | None,
+        typer.Option(help="A feature store, given more than once to mix or to weigh; without one, capture while training."),
+    ] = None,
     init: Annotated[Path | None, typer.Option(help="Start from this drafter instead of fresh weights.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change the recipe: section.key=value.")] = None,
     device: DeviceOption = "cpu",
@@ -208,7 +213,7 @@ def train(
 
     bar = _train_bar()
     with bar:
-        folder = train_from_files(recipe, set_ or (), data, out, store, init, device, dtype, bar.show)
+        folder = train_from_files(recipe, set_ or (), data, out, store or (), init, device, dtype, bar.show)
     _print_json({"drafter": str(folder)})
 
 

@@ -21,26 +21,26 @@ class _Strict(BaseModel):
 class DrafterRecipe(_Strict):
     """The network. Widths left out (None) are the target's own."""
 
-    K: int = Field(7, ge=1, le=32)
-    num_layers: int = Field(5, ge=1)
-    num_taps: int = Field(12, ge=3)
+    K: int = Field(default=7, ge=1, le=32)
+    num_layers: int = Field(default=5, ge=1)
+    num_taps: int = Field(default=12, ge=3)
     taps: tuple[int, ...] | None = None
-    rank: int = Field(320, ge=1)
+    rank: int = Field(default=320, ge=1)
     intermediate_size: int | None = None
     num_kv_heads: int | None = None
     anchor_group: Literal[1, 2] = 1
     placeholder: Literal["learned", "token"] = "learned"
     mask_token_id: int = 0
-    draft_vocab_size: int | None = Field(None, ge=16)
+    draft_vocab_size: int | None = Field(default=None, ge=16)
     last_tap: Literal["raw", "normed"] = "raw"
 
 
 class FeatureRecipe(_Strict):
     """Which blocks are trained on. The paper: up to 512 anchors a sequence, whole blocks, length 4096."""
 
-    anchors_per_sequence: int = Field(512, ge=1)
+    anchors_per_sequence: int = Field(default=512, ge=1)
     whole_blocks: bool = True
-    max_length: int = Field(4096, ge=8)
+    max_length: int = Field(default=4096, ge=8)
     truncated: Literal["leave-out", "keep"] = "leave-out"
     dtype: Literal["float16", "bfloat16", "float32"] = "float16"
 
@@ -63,34 +63,34 @@ class StageRecipe(_Strict):
 
     name: str
     losses: Losses
-    epochs: float | None = Field(None, gt=0)
-    steps: int | None = Field(None, ge=1)
-    window: int = Field(0, ge=0)
+    epochs: float | None = Field(default=None, gt=0)
+    steps: int | None = Field(default=None, ge=1)
+    window: int = Field(default=0, ge=0)
     from_teacher: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
-    lr: float = Field(6e-4, gt=0)
-    warmup: float = Field(0.04, ge=0, lt=1)
-    final_lr: float = Field(0.0, ge=0, le=1)
+    lr: float = Field(default=6e-4, gt=0)
+    warmup: float = Field(default=0.04, ge=0, lt=1)
+    final_lr: float = Field(default=0.0, ge=0, le=1)
 
 
 class TrainRecipe(_Strict):
     """How steps are taken. ``batch_blocks`` blocks a step from a store, ``batch_sequences`` sequences a step online."""
 
-    batch_blocks: int = Field(256, ge=1)
-    batch_sequences: int = Field(32, ge=1)
-    accumulate: int = Field(1, ge=1)
-    gamma: float = Field(4.0, gt=0)
-    clip: float = Field(1.0, gt=0)
+    batch_blocks: int = Field(default=256, ge=1)
+    batch_sequences: int = Field(default=32, ge=1)
+    accumulate: int = Field(default=1, ge=1)
+    gamma: float = Field(default=4.0, gt=0)
+    clip: float = Field(default=1.0, gt=0)
     beta2: float = 0.95
     optimizer: Literal["adamw", "muon"] = "adamw"
     muon_lr: float = 0.02
     precision: Literal["no", "bf16", "fp16"] = "no"
     seed: int = 0
-    save_every: int = Field(100, ge=1)
-    eval_every: int = Field(500, ge=1)
-    eval_prompts: int = Field(16, ge=0)
-    eval_tokens: int = Field(64, ge=1)
-    short_blocks: float = Field(0.0, ge=0, le=1)
+    save_every: int = Field(default=100, ge=1)
+    eval_every: int = Field(default=500, ge=1)
+    eval_prompts: int = Field(default=16, ge=0)
+    eval_tokens: int = Field(default=64, ge=1)
+    short_blocks: float = Field(default=0.0, ge=0, le=1)
 
 
 class Recipe(_Strict):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dlite.bench.suites import Call, in_range, load, read_rows, sample
+from dlite.bench.suites import Call, in_range, load, sample
+from dlite.data.jsonl import read_jsonl
 from dlite.errors import ConfigError, DataError
 
 
@@ -120,7 +121,7 @@ def test_sample_keeps_conversations_whole(tmp_path: Path) -> None:
 def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
     """str.splitlines would cut this line at U+2028 and break its JSON."""
     path = write(tmp_path / "u.jsonl", {"prompt": "a\u2028b\u0085c"}, "", {"prompt": "d"})
-    assert [(n, row["prompt"]) for n, row in read_rows(path)] == [(1, "a\u2028b\u0085c"), (3, "d")]
+    assert [(n, row["prompt"]) for n, row in read_jsonl(path)] == [(1, "a\u2028b\u0085c"), (3, "d")]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-
 M = TypeVar("M", bound=nn.Module)
 
 

@@ -64,9 +64,7 @@ def test_the_last_tap_gives_the_logits(hf_target: HFTarget) -> None:
     output = whole(hf_target, ids(2, 9), (3,))
     some = torch.tensor([5, 0, 36])
     torch.testing.assert_close(hf_target.last_tap_logits(output.taps[:, :, 0]), output.logits, **CLOSE)
-    torch.testing.assert_close(
-        hf_target.last_tap_logits(output.taps[:, :, 0], some), output.logits[..., some], **CLOSE
-    )
+    torch.testing.assert_close(hf_target.last_tap_logits(output.taps[:, :, 0], some), output.logits[..., some], **CLOSE)
 
 
 def test_the_last_tap_gives_soft_capped_logits() -> None:
@@ -184,12 +182,12 @@ def test_a_model_without_layers_is_refused() -> None:
     model = tiny_model("llama")
     model.model.blocks = model.model.layers
     del model.model.layers
-    with pytest.raises(TargetError, match="keeps its layers under none of layers, h. Expected a decoder-only"):
+    with pytest.raises(TargetError, match=r"keeps its layers under none of layers, h\. Expected a decoder-only"):
         HFTarget(model, None, "odd")
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Any) -> None:
-    with pytest.raises(TargetError, match="no usable target at .*Expected a Hugging Face hub id"):
+    with pytest.raises(TargetError, match=r"no usable target at .*Expected a Hugging Face hub id"):
         load_hf(str(tmp_path))
 
 

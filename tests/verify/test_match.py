@@ -20,9 +20,7 @@ from tests.support import CHAINS, Case, cases, cdf, chain_law, chains, enumerate
 def test_batch_equals_naive_rows(case: Case) -> None:
     own = draw(case.p, case.u)
     fast = match(own, case.draft)
-    assert pairs(fast) == [
-        naive.match(own[b].tolist(), drafts) for b, (_, drafts, _, _) in enumerate(case.rows())
-    ]
+    assert pairs(fast) == [naive.match(own[b].tolist(), drafts) for b, (_, drafts, _, _) in enumerate(case.rows())]
 
 
 def test_a_row_keeps_its_whole_agreeing_prefix_and_no_more() -> None:

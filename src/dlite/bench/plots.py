@@ -110,7 +110,7 @@ def _acceptance(figure: Any, report: Report) -> str:
 
 
 def _time(figure: Any, report: Report) -> str:
-    """Milliseconds per token, stacked; without a passed check an arm is left out, for its length would be a speed-up."""
+    """Milliseconds per token, stacked; an arm without a passed check is left out: its length would be a speed-up."""
     rows = rows_of(report, workload=overall(report))
     rows = [row for row in rows if row["tokens"] and not reason_not_shown(report, row["arm"])]
     figure.set_size_inches(WIDTH / 2, _pair_height(report))

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from dlite.bench.figures import figures
 from dlite.bench.run import PLAIN, BenchResult, Trial
 from dlite.errors import DataError
+from dlite.provenance import provenance
 
 Report = dict[str, Any]
 FORMAT, VERSION = "dlite-bench", 1
@@ -73,24 +70,6 @@ def write_text(text: str, path: str | Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def provenance(argv: Sequence[str]) -> dict[str, Any]:
-    """What made the numbers: command, versions, commit, machine and time."""
-    import torch
-
-    return {
-        "argv": list(argv),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "dlite": _version("dlite"),
-        "torch": str(torch.__version__),
-        "transformers": _version("transformers"),
-        "python": platform.python_version(),
-        "commit": _commit(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpu": _cpu(),
-        "threads": torch.get_num_threads(),
-    }
-
-
 def _arm(result: BenchResult, index: int) -> dict[str, Any]:
     arm = result.arms[index]
     made = [check for check in result.checks if check.arm == arm.name]
@@ -143,34 +122,3 @@ def reason_not_shown(report: Report, arm: str) -> str | None:
     if lossless is None:
         return "not shown: no losslessness check was made"
     return None if lossless or arm == PLAIN else "not shown: losslessness check failed"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """The commit of dlite's own sources, marked if they were changed; None for an installed package."""
-    here = Path(__file__)
-    try:
-        _git(here.parent, "ls-files", "--error-unmatch", here.name)  # not just any repository around the package
-        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _git(folder: Path, *words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True, timeout=10)
-    return done.stdout.strip()
-
-
-def _cpu() -> str:
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        names = []
-    return f"{names[0]} ({os.cpu_count()} logical)" if names else platform.processor() or platform.machine()

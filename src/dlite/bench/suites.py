@@ -6,15 +6,14 @@ names the file and the line.
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dlite.data.jsonl import read_jsonl
 from dlite.errors import ConfigError, DataError
 
 Message = Mapping[str, Any]
@@ -52,7 +51,7 @@ def load(path: str | Path, *, workload: str | None = None, max_new_tokens: int =
     path = Path(path)
     name = workload or path.name.removesuffix(".gz").removesuffix(".jsonl")
     calls: list[Call] = []
-    for number, row in read_rows(path):
+    for number, row in read_jsonl(path):
         calls += _calls(row, f"{name}:{number}", name, max_new_tokens, f"{path}, line {number}")
     if not calls:
         raise DataError(f"{path} has no calls. Expected one JSON object a line with {LAYOUTS}. Check the file.")
@@ -103,30 +102,6 @@ def in_range(
             "Widen the range."
         )
     return [call for call in calls if call.id in chosen]
-
-
-def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of every line that is not blank. Errors: ``DataError`` naming file and line."""
-    number = 0
-    try:
-        # Bytes, split at line feeds only: JSON strings may hold U+2028 and other marks that text tools split at.
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield number, _object(line, f"{path}, line {number}")
-    except (OSError, EOFError, zlib.error) as error:
-        where = f"{path}, after line {number}" if number else str(path)
-        raise DataError(f"{where}: {error}. Expected a readable .jsonl or .jsonl.gz file. Check the path.") from None
-
-
-def _object(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line.decode("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{where}: {error}. Expected one JSON object in UTF-8. Repair or remove the line.") from None
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: found {type(row).__name__}. Expected a JSON object. Repair or remove the line.")
-    return row
 
 
 def _calls(row: dict[str, Any], group: str, workload: str, limit: int, where: str) -> list[Call]:

@@ -26,7 +26,7 @@ def to_record(conversation: Conversation) -> dict[str, Any]:
 
 
 def read_conversations(path: str | Path, *, all_answers: bool = False) -> Iterator[Conversation]:
-    """Conversations of a file; truncated and looping ones are left out unless ``all_answers``.
+    """Conversations of a file; looping ones are left out unless ``all_answers``.
 
     Also read: the layout with `prompt_ids` and `response_ids`. Errors: ``DataError`` with the line number.
     """
@@ -77,7 +77,8 @@ def training_split(
     paths: Sequence[str | Path], *, keep_truncated: bool
 ) -> tuple[list[Conversation], list[Conversation]]:
     """(to train on, held out) of all files; looping answers always, truncated ones unless kept, are left out."""
-    train, held = [], []
+    train: list[Conversation] = []
+    held: list[Conversation] = []
     seen: set[str] = set()
     for path in paths:
         for conversation in read_conversations(path):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +19,28 @@ def read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
     Errors: ``DataError`` for a missing or empty file, a line that is not JSON, or one that is not an object.
     """
-    path = Path(path)
-    count = 0
+    path, number, found = Path(path), 0, False
     try:
+        # Bytes, split at line feeds only: JSON strings may hold U+2028 and other marks that text tools split at.
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for number, raw in enumerate(file, start=1):  # split at \n only: U+2028 may stand inside a string
-                if raw.strip():
-                    count += 1
-                    yield number, _record(raw, path, number)
-    except (OSError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"{path} cannot be read: {reason}. Expected a .jsonl or .jsonl.gz file. Check the path.") from None
-    if not count:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    found = True
+                    yield number, _record(line, f"{path}, line {number}")
+    except (OSError, EOFError, zlib.error) as error:
+        where = f"{path}, after line {number}" if number else str(path)
+        raise DataError(f"{where}: {error}. Expected a readable .jsonl or .jsonl.gz file. Check the path.") from None
+    if not found:
         raise DataError(f"{path} has no records. Expected one JSON object a line. Check how the file was made.")
 
 
-def _record(raw: bytes, path: Path, number: int) -> dict[str, Any]:
+def _record(line: bytes, where: str) -> dict[str, Any]:
     try:
-        record = json.loads(raw)
+        record = json.loads(line.decode("utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path}, line {number}: not JSON ({error}). Expected one JSON object a line. Mend or remove that line."
-        ) from None
+        raise DataError(f"{where}: {error}. Expected one JSON object in UTF-8. Repair or remove the line.") from None
     if not isinstance(record, dict):
-        raise DataError(
-            f"{path}, line {number}: found a JSON {type(record).__name__}. Expected an object. Mend or remove that line."
-        )
+        raise DataError(f"{where}: found {type(record).__name__}. Expected a JSON object. Repair or remove the line.")
     return record
 
 
@@ -88,4 +86,5 @@ class JsonlWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with suppress(OSError):  # a full disk was reported by ``write``; closing would only complain again
+            self._file.close()

@@ -42,12 +42,21 @@ def read_prompts(
     """
     source = Path(path).name.split(".")[0]
     for number, record in read_jsonl(path):
+        _check_lists(record, f"{path}, line {number}")
         key = str(record.get("id", record.get("task_id", number)))
         if "instance_id" in record and isinstance(record.get("messages"), list):
             yield from _trace(record, source, calls_per_trace, max_chars, seed)
         else:
             messages, turns = _conversation(record, path, number)
             yield Prompt(f"{source}-{key}", source, messages, turns, tuple(record.get("tools") or ()))
+
+
+def _check_lists(record: dict[str, Any], where: str) -> None:
+    for key in ("messages", "conversations", "tools"):
+        value = record.get(key)
+        odd = [item for item in value if not isinstance(item, Mapping)] if isinstance(value, list) else [value]
+        if value and odd and (isinstance(value, list) or key == "tools"):
+            raise DataError(f"{where}: {key!r} holds {str(odd[0])[:40]!r}. Expected a list of objects. Mend or remove that line.")
 
 
 def _conversation(

@@ -35,7 +35,7 @@ def load_drafter(name: str, target: Target) -> Drafter:
     from dlite.checkpoint import load_drafter as load_folder
 
     drafter, _ = load_folder(folder, target.info)
-    return drafter.attach(target).freeze()
+    return drafter.attach(target).to(target.device, target.dtype).freeze()
 
 
 def shipped_folder(target: Target) -> Path:

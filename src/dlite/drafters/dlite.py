@@ -78,6 +78,8 @@ class DLite(nn.Module):
     """The drafter's network. The target's embedding is borrowed through ``attach`` and never saved or trained."""
 
     name = "dlite"
+    draft_ids: Tensor | None
+    draft_rows: Tensor | None
 
     def __init__(self, config: DLiteConfig) -> None:
         super().__init__()
@@ -210,7 +212,7 @@ class DLite(nn.Module):
         twin = DLite(self.config)
         twin.load_state_dict(self.state_dict())
         twin._embedding = self._embedding
-        return twin.to(self.context_norm.weight.device)
+        return twin.to(self.context_norm.weight.device, self.context_norm.weight.dtype)
 
     def freeze(self) -> DLite:
         """Ready for decoding: no gradients, and on a CPU the fast frozen layout. Training must go on with a ``copy``."""

@@ -75,6 +75,11 @@ class Engine:
                 return
 
     @property
+    def running(self) -> tuple[Active, ...]:
+        """The requests now in the batch."""
+        return tuple(self._rows)
+
+    @property
     def busy(self) -> bool:
         """True while any request is unfinished."""
         return bool(self._waiting or self._rows)

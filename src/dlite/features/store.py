@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from safetensors.torch import save
 from torch import Tensor
 
 from dlite.errors import DataError
+from dlite.features.anchors import choose_anchors, legal_anchors
 from dlite.features.blocks import Blocks, merge, window
 from dlite.features.capture import Capturer, CaptureSettings
 from dlite.target.base import TargetInfo
 from dlite.types import Conversation
 
 MANIFEST = "manifest.json"
+SHARD_BLOCKS = 8192
 STORE_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -39,20 +42,21 @@ class Estimate:
 
 
 def estimate(conversations: Iterable[Conversation], settings: CaptureSettings, hidden_size: int, dtype: str) -> Estimate:
-    """An upper bound from the masks alone: n taps a pivot (and its history) and K last taps an anchor, shared ones once."""
-    from dlite.features.anchors import legal_anchors
-
-    count = anchors = positions = lasts = 0
+    """What ``write_store`` will take, from the masks alone: an upper bound that counts shared positions once."""
+    count = anchors = positions = lasts = names = 0
     for conversation in conversations:
         wrote = conversation.wrote[: settings.max_length]
-        legal = len(legal_anchors(wrote, settings.K, whole_blocks=settings.whole_blocks))
-        chosen = min(legal, settings.anchors_per_sequence)
+        legal = legal_anchors(wrote, settings.K, whole_blocks=settings.whole_blocks)
+        chosen = choose_anchors(legal, settings.anchors_per_sequence, f"{settings.seed}-0-{conversation.id}")
+        gaps = [b - a for a, b in pairwise(chosen)]
         count += 1
-        anchors += chosen
-        positions += min(len(wrote), chosen * (1 + settings.history))
-        lasts += min(len(wrote), chosen * settings.K)
-    width = torch.empty(0, dtype=STORE_DTYPES[dtype]).element_size()
-    return Estimate(count, anchors, (positions * len(settings.taps) + lasts) * hidden_size * width + anchors * 8 * 20)
+        anchors += len(chosen)
+        names += len(json.dumps(conversation.id)) + 2
+        positions += sum(min(gap, settings.history + 1) for gap in [*chosen[:1], *gaps])
+        lasts += sum(min(gap, settings.K) for gap in [*gaps, *[len(wrote) - a for a in chosen[-1:]]])
+    row = hidden_size * torch.empty(0, dtype=STORE_DTYPES[dtype]).element_size()
+    blocks = anchors * 8 * (4 + 2 * settings.K) + positions * (len(settings.taps) * row + 8) + lasts * row
+    return Estimate(count, anchors, blocks + names + 2048 * (1 + anchors // SHARD_BLOCKS))
 
 
 def write_store(
@@ -61,7 +65,7 @@ def write_store(
     conversations: Iterable[Conversation],
     *,
     dtype: str = "float16",
-    shard_blocks: int = 8192,
+    shard_blocks: int = SHARD_BLOCKS,
     progress: Callable[[int], None] | None = None,
 ) -> int:
     """Capture every conversation not yet stored; returns the number of blocks added. ``progress`` gets blocks so far."""
@@ -92,14 +96,26 @@ def write_store(
 
 
 class Store:
-    """Random access to the blocks of a folder, memory-mapped. Errors: ``DataError`` for damage, with what to do."""
+    """Random access to the blocks of one or more folders, memory-mapped; a folder named twice counts twice.
 
-    def __init__(self, folder: Path, *, verify: bool = False) -> None:
-        self.folder = folder
-        self.manifest = _read_manifest(folder)
-        self.shards = [_map_shard(folder, entry, verify) for entry in self.manifest["shards"] if entry["blocks"]]
+    Errors: ``DataError`` for damage, or folders that do not fit each other, with what to do.
+    """
+
+    def __init__(self, *folders: Path, verify: bool = False) -> None:
+        self.folders = folders
+        manifests = [_read_manifest(folder) for folder in folders]
+        self.manifest = {k: v for k, v in manifests[0].items() if k != "shards"}
+        self.shards: list[Blocks] = []
+        for folder, manifest in zip(folders, manifests, strict=True):
+            for key in ("target", "tokenizer_hash", "settings"):
+                if manifest[key] != self.manifest[key]:
+                    raise DataError(
+                        f"the feature stores {folders[0]} and {folder} differ in {key}: {self.manifest[key]} and "
+                        f"{manifest[key]}. Capture both with the same recipe."
+                    )
+            self.shards += [_map_shard(folder, entry, verify) for entry in manifest["shards"] if entry["blocks"]]
         if not self.shards:
-            raise DataError(f"the feature store {folder} has no blocks. Expected some. Run: dlite features")
+            raise DataError(f"the feature store {folders[0]} has no blocks. Expected some. Run: dlite features")
         self._starts = torch.tensor([0, *(len(s) for s in self.shards)]).cumsum(0)
 
     def __len__(self) -> int:
@@ -109,7 +125,7 @@ class Store:
         """The blocks with these numbers, [N], fp32, and ``history`` positions before each pivot where stored."""
         shard_of = torch.searchsorted(self._starts, index, right=True) - 1
         parts = [
-            _select(self.shards[s], index[shard_of == s] - self._starts[s], history) for s in shard_of.unique().tolist()
+            _select(self.shards[s], index[shard_of == s] - self._starts[s], history) for s in torch.unique(shard_of).tolist()
         ]
         return merge(parts)
 
@@ -120,8 +136,8 @@ def _select(shard: Blocks, index: Tensor, history: int) -> Blocks:
     if history:
         rows, _, real = window(replace(shard, pivot=chosen["pivot"]), history)
         wanted = torch.cat([wanted, torch.where(real, rows, wanted)], 1)
-    taps, pivot = wanted.unique(return_inverse=True)
-    last, rows = chosen["rows"].unique(return_inverse=True)
+    taps, pivot = torch.unique(wanted, return_inverse=True)
+    last, rows = torch.unique(chosen["rows"], return_inverse=True)
     return Blocks(
         **chosen | {"pivot": pivot[:, 0], "rows": rows},
         taps=shard.taps[taps].float(),
@@ -220,5 +236,7 @@ def map_safetensors(path: Path) -> dict[str, Tensor]:
         if 8 + length + end > size:
             raise ValueError("it is cut short")
         empty = torch.empty(0, dtype=kind)
-        tensors[name] = empty.set_(storage, (8 + length + start) // empty.element_size(), entry["shape"])
+        tensors[name] = empty.set_(
+            storage, (8 + length + start) // empty.element_size(), entry["shape"]  # type: ignore[call-overload]
+        )
     return tensors

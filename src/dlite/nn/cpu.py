@@ -41,7 +41,7 @@ def can_pack(tensor: Tensor) -> bool:
     return (
         tensor.device.type == "cpu"
         and tensor.dtype == torch.float32
-        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     )
 
@@ -65,7 +65,7 @@ class FusedProjections:
     def __init__(self, linears: list[nn.Linear]) -> None:
         biases = [x.bias if x.bias is not None else x.weight.new_zeros(x.out_features) for x in linears]
         bias = torch.cat(biases) if any(x.bias is not None for x in linears) else None
-        self.product = PackedLinear(torch.cat([x.weight for x in linears]), bias)
+        self.product = PackedLinear(torch.cat(tuple(x.weight for x in linears)), bias)
         self.sizes = [x.out_features for x in linears]
         self._input: Tensor | None = None
         self._parts: tuple[Tensor, ...] = ()

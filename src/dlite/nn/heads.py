@@ -10,7 +10,7 @@ class LowRankRNN(nn.Module):
     """DLite's sequential head: order inside the block, one vocabulary product of rank R per draft token.
 
     g, c = split(W_state [s ; E_R[p]] + b);  s = sigmoid(g) s + (1 - sigmoid(g)) tanh(c)
-    u = W_merge [s ; h] + b;  logits = W_out u          (arXiv 2610.23787, section 3; METHODS of the release)
+    u = W_merge [s ; h] + b;  logits = W_out u          (arXiv 2610.23787, section 3)
 
     ``vocab_out`` may be a reduced draft vocabulary and ``vocab_prev`` the rows of the previous-token table.
     """

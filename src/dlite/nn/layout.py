@@ -1,6 +1,6 @@
 """Which slot of a block predicts which token, and where it stands: the one place training and decoding share.
 
-Positions are local and start anew each round: context 0, anchor 0, placeholder i at i (METHODS; 2610.23787 section 3).
+Positions are local and start anew each round: context 0, anchor 0, placeholder i at i (2610.23787, section 3).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Backbone and head as plain loops over one block: what the batched ones must equal."""
+"""Backbone, head and losses as plain loops over one block or row: what the batched ones must equal."""
 
 from __future__ import annotations
 
@@ -94,3 +94,32 @@ def head(model: LowRankRNN, hidden: Rows, previous: Sequence[int]) -> list[Tenso
         merged = model.state_hidden_mlp.weight @ torch.cat([state, h]) + model.state_hidden_mlp.bias
         logits.append(model.output_proj.weight @ merged)
     return logits
+
+
+def position_weights(K: int, gamma: float, counted: Sequence[int]) -> list[list[float]]:
+    """exp(-(i-1)/gamma) for draft i = 1..K while it counts."""
+    return [[math.exp(-(i - 1) / gamma) if i <= count else 0.0 for i in range(1, K + 1)] for count in counted]
+
+
+def softmax(row: Tensor) -> list[Tensor]:
+    """The distribution of one row of logits [V]."""
+    weights = [torch.exp(x) for x in row]
+    total = torch.stack(weights).sum()
+    return [w / total for w in weights]
+
+
+def cross_entropy(row: Tensor, label: int) -> Tensor:
+    """- log q(label)."""
+    return -torch.log(softmax(row)[label])
+
+
+def forward_kl(row: Tensor, target_row: Tensor) -> Tensor:
+    """sum_x p(x) log(p(x) / q(x))."""
+    p, q = softmax(target_row), softmax(row)
+    return torch.stack([a * torch.log(a / b) for a, b in zip(p, q, strict=True)]).sum()
+
+
+def total_variation(row: Tensor, target_row: Tensor) -> Tensor:
+    """sum_x |p(x) - q(x)|, without the factor 1/2."""
+    p, q = softmax(target_row), softmax(row)
+    return torch.stack([torch.abs(a - b) for a, b in zip(p, q, strict=True)]).sum()

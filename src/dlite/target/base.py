@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from dlite.nn.backbone import BackboneConfig
@@ -64,12 +65,17 @@ class Target(Protocol):
 
     info: TargetInfo
     tokenizer: Any
+    device: torch.device
+    dtype: torch.dtype
 
     def new_cache(self, rows: int, length: int) -> Cache:
         """An empty cache for ``rows`` requests of up to ``length`` positions."""
 
-    def forward(self, tokens: Tensor, cache: Cache, first: int, taps: tuple[int, ...], rows: Rows) -> TargetOutput:
-        """Run tokens [B,R] behind what cache rows first..first+B-1 hold. ``cache.lengths`` is left to the caller."""
+    def forward(self, tokens: Tensor, cache: Any, first: int, taps: tuple[int, ...], rows: Rows) -> TargetOutput:
+        """Run tokens [B,R] behind what rows first..first+B-1 of a cache of this target hold.
+
+        ``cache.lengths`` is left to the caller.
+        """
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Input embeddings as the first layer sees them: [...] -> [...,D] fp32."""

@@ -24,6 +24,8 @@ ATTENTION = "dlite_grouped"
 class HFTarget:
     """A transformers model behind the ``Target`` protocol.
 
+    ``freeze`` rewrites an fp32 model on a CPU for fast few-row passes; elsewhere it changes nothing.
+
     Taps are the raw residual stream at the output of a decoder layer, taken with forward hooks; unlike the last
     entry of ``output_hidden_states`` the last tap is *before* the final norm.
     """
@@ -35,8 +37,8 @@ class HFTarget:
         self._layers: nn.ModuleList = _part(decoder, ("layers", "h"), name)
         self._norm: nn.Module = _part(decoder, ("norm", "final_layernorm", "ln_f"), name)
         config = model.config.get_text_config()
-        self._device = next(model.parameters()).device
-        self._dtype = next(model.parameters()).dtype
+        self.device = next(model.parameters()).device
+        self.dtype = next(model.parameters()).dtype
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
         self._windows: dict[str, int | None] = {
             kind: (config.sliding_window if kind == "sliding_attention" else None)
@@ -75,28 +77,25 @@ class HFTarget:
         batch, new = tokens.shape
         cache.place(first, batch, new)
         lengths = cache.lengths[first : first + batch]
-        positions = torch.tensor(lengths, device=self._device)[:, None] + torch.arange(new, device=self._device)
+        positions = torch.tensor(lengths, device=self.device)[:, None] + torch.arange(new, device=self.device)
         mask = self._mask(lengths, new, cache.visible)
-        run = self._run_lean if self._lean else self._run_model
-        logits, captured = run(tokens.to(self._device), positions, cache, mask, taps, rows)
+        tokens = tokens.to(self.device)
+        if self._lean is None:
+            logits, captured = self._run_model(tokens, positions, cache, mask, taps, rows)
+        else:
+            hidden, captured = self._lean.forward(tokens, positions, cache, mask, set(taps))
+            logits = self.model.get_output_embeddings()(hidden if rows == "all" else hidden[:, -1:])
         keep = slice(-1, None) if rows == "last" else slice(None)
         wanted = [captured[tap][:, keep] for tap in taps]
-        return TargetOutput(logits.float(), torch.stack(wanted, 2) if wanted else logits.new_zeros(batch, new, 0, 0)[:, keep])
-
-    def _run_lean(
-        self, tokens: Tensor, positions: Tensor, cache: RaggedCache, mask: Any, taps: tuple[int, ...], rows: Rows
-    ) -> tuple[Tensor, dict[int, Tensor]]:
-        if self._lean is None:
-            raise RuntimeError("there is no lean decoder")
-        hidden, captured = self._lean.forward(tokens, positions, cache, mask, set(taps))
-        return self.model.get_output_embeddings()(hidden if rows == "all" else hidden[:, -1:]), captured
+        stacked = torch.stack(wanted, 2) if wanted else logits.new_zeros(batch, new, 0, 0)[:, keep]
+        return TargetOutput(logits.float(), stacked)
 
     def _run_model(
         self, tokens: Tensor, positions: Tensor, cache: RaggedCache, mask: Any, taps: tuple[int, ...], rows: Rows
     ) -> tuple[Tensor, dict[int, Tensor]]:
         self._hook(taps)
         if mask is None:  # the model would build its own from None; an all-visible mask costs one small add
-            mask = torch.zeros(1, 1, 1, cache.visible, dtype=self._dtype, device=self._device)
+            mask = torch.zeros(1, 1, 1, cache.visible, dtype=self.dtype, device=self.device)
         output = self.model(
             input_ids=tokens,
             position_ids=positions,
@@ -111,12 +110,12 @@ class HFTarget:
     def embed(self, tokens: Tensor) -> Tensor:
         """Input embeddings as the first layer sees them (Gemma's scale included): [...] -> [...,D] fp32."""
         with torch.no_grad():
-            return self.model.get_input_embeddings()(tokens.to(self._device)).float()  # type: ignore[no-any-return]
+            return self.model.get_input_embeddings()(tokens.to(self.device)).float()  # type: ignore[no-any-return]
 
     def final_norm(self, tap: Tensor) -> Tensor:
         """The target's final norm, applied to a raw last tap: [...,D] -> [...,D]."""
         with torch.no_grad():
-            return self._norm(tap.to(self._dtype))  # type: ignore[no-any-return]
+            return self._norm(tap.to(self.dtype))  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def last_tap_logits(self, tap: Tensor, vocab: Tensor | None = None) -> Tensor:
@@ -128,7 +127,7 @@ class HFTarget:
 
     def output_weight(self) -> tuple[Tensor, Tensor]:
         """(lm_head [V,D], final norm scale [D]), fp32. The scale is measured, so Gemma's 1 + w needs no special case."""
-        probe = torch.ones(1, self.info.hidden_size, device=self._device, dtype=self._dtype)
+        probe = torch.ones(1, self.info.hidden_size, device=self.device, dtype=self.dtype)
         return self._output_weight.float(), self._norm(probe)[0].float()
 
     def _check_taps(self, taps: tuple[int, ...]) -> None:
@@ -153,11 +152,11 @@ class HFTarget:
     def _mask(self, lengths: list[int], new: int, visible: int) -> Any:
         def make(window: int | None) -> Tensor | None:
             everything = new == 1 and min(lengths) == max(lengths) and (window is None or visible <= window)
-            return None if everything else causal_mask(lengths, new, visible, self._dtype, self._device, window)
+            return None if everything else causal_mask(lengths, new, visible, self.dtype, self.device, window)
 
         if len(self._windows) > 1 or any(self._windows.values()):
             masks = {kind: make(window) for kind, window in self._windows.items()}
-            whole = torch.zeros(1, 1, 1, visible, dtype=self._dtype, device=self._device)
+            whole = torch.zeros(1, 1, 1, visible, dtype=self.dtype, device=self.device)
             return {kind: whole if mask is None else mask for kind, mask in masks.items()}
         return make(None)
 

@@ -72,6 +72,7 @@ class ToyTarget:
         self._head = torch.randn(V, D, generator=generator) * sharpness / D**0.5
         self._embedding = torch.randn(V, D, generator=generator)
         self.tokenizer: Any = ToyTokenizer(vocab_size)
+        self.device, self.dtype = torch.device("cpu"), torch.float32
         self.info = TargetInfo(
             "toy", V, D, num_layers, context_length, frozenset({0} if stop else ()), f"toy-{vocab_size}",
             BackboneConfig(D, num_layers, 2, 1, D // 2, 2 * D),

@@ -1,7 +1,7 @@
 """One step function, one resume counter, real tau while it trains.
 
 A run folder holds ``recipe.json``, ``losses.jsonl``, ``tau.jsonl``, ``state.pt`` (everything needed to go on),
-TensorBoard logs and, from the first save on, the drafter so far. Killed at any moment and started again, a run
+TensorBoard logs and, at the end, ``drafter/`` with its card. Killed at any moment and started again, a run
 repeats the steps after its last save and gives the same losses.
 """
 
@@ -31,6 +31,7 @@ from dlite.errors import ConfigError, DataError, DliteError
 from dlite.features.blocks import Blocks
 from dlite.nn.losses import LossSum
 from dlite.target.base import Target
+from dlite.train.card import write_card
 from dlite.train.muon import Muon
 from dlite.train.source import Source
 from dlite.train.stages import block_input, stage_loss, stage_network
@@ -157,7 +158,9 @@ class _Run:
         self._log(loss, {k: v / float(total.weight) for k, v in parts.items()}, blocks, perf_counter() - begin)
 
     def _accumulate(self) -> tuple[LossSum, dict[str, float], int]:
-        settings, total, parts, seen = self.recipe.train, None, {}, 0
+        settings, seen = self.recipe.train, 0
+        total: LossSum | None = None
+        parts: dict[str, float] = {}
         for micro in range(settings.accumulate):
             number = self.step * settings.accumulate + micro
             blocks = self.source.batch(
@@ -245,7 +248,7 @@ class _Run:
             self.report(Progress(self.stage.name, self.step, self.total, loss, blocks / seconds, self.last_tau))
 
     def save(self) -> None:
-        """Write ``state.pt`` whole or not at all, and the drafter so far."""
+        """Write ``state.pt`` whole or not at all."""
         if not self.accelerator.is_main_process:
             return
         state = {
@@ -287,7 +290,8 @@ class _Run:
             raise ConfigError("the last stage trains a teacher, which cannot be served. Add a stage with window = 0.")
         folder = self.out / "drafter"
         if self.accelerator.is_main_process:
-            save_drafter(network, folder, self.target.info)
+            save_drafter(network, folder, self.target.info, dtype=torch.bfloat16)
+            write_card(folder, self.out, network, self.target.info, self.recipe)
         return folder
 
 

@@ -26,7 +26,7 @@ def train_from_files(
     overrides: Sequence[str],
     data: Sequence[Path],
     out: Path,
-    store: Path | None,
+    stores: Sequence[Path],
     init: Path | None,
     device: str,
     dtype: str,
@@ -45,7 +45,7 @@ def train_from_files(
     if init is not None:
         start, _ = load_drafter(init, target.info)
     config = start.config if start else _config(recipe, target.info, conversations)
-    source = _source(recipe, target, conversations, store)
+    source = _source(recipe, target, conversations, stores)
     prompts = [_opening(c) for c in _spread(held, recipe.train.eval_prompts)]
     return train(recipe, config, target, source, out, held_out=prompts, init=start, report=report)
 
@@ -69,22 +69,28 @@ def _config(recipe: Recipe, info: TargetInfo, conversations: Sequence[Conversati
     return network_config(recipe.drafter, info, vocab)
 
 
-def _source(recipe: Recipe, target: Target, conversations: Sequence[Conversation], folder: Path | None) -> Source:
+def _source(
+    recipe: Recipe, target: Target, conversations: Sequence[Conversation], folders: Sequence[Path]
+) -> Source:
     window = max(stage.window for stage in recipe.stages)
     settings = capture_settings(recipe, target.info, window)
-    if folder is None:
+    if not folders:
         return OnlineSource(Capturer(target, settings), conversations, recipe.train.batch_sequences, recipe.train.seed)
-    store = Store(folder)
+    store = Store(*folders)
     found = store.manifest["settings"]
     for key, wanted in (("taps", list(settings.taps)), ("K", settings.K)):
         if found[key] != wanted:
-            raise ConfigError(f"the store {folder} was captured with {key} {found[key]}; the recipe has {wanted}. Capture again.")
+            raise ConfigError(
+                f"the store {folders[0]} was captured with {key} {found[key]}; the recipe has {wanted}. Capture again."
+            )
     if store.manifest["tokenizer_hash"] != target.info.tokenizer_hash:
-        raise ConfigError(f"the store {folder} was captured from {store.manifest['target']}, not {target.info.name}. Capture again.")
+        raise ConfigError(
+            f"the store {folders[0]} was captured from {store.manifest['target']}, not {target.info.name}. Capture again."
+        )
     if found["history"] < window:
         raise ConfigError(
-            f"the store {folder} keeps {found['history']} positions of history; a stage has a window of {window}. Capture "
-            f"with --history {window}, or leave --store out."
+            f"the store {folders[0]} keeps {found['history']} positions of history; a stage has a window of {window}. "
+            f"Capture with --history {window}, or leave --store out."
         )
     return StoreSource(store, recipe.train.batch_blocks, recipe.train.seed)
 

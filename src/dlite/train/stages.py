@@ -109,7 +109,7 @@ def stage_loss(
         terms["ce"] = cross_entropy(q, y, w)
     if losses.kl or losses.tv:
         # Each predicting position serves up to K blocks: its target logits are made once.
-        used, place = blocks.rows[:, :K][keep].unique(return_inverse=True)
+        used, place = torch.unique(blocks.rows[:, :K][keep], return_inverse=True)
         p = target.last_tap_logits(blocks.last[used], ids)[place]
         if losses.kl:
             terms["kl"] = forward_kl(q, p, w)

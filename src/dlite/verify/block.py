@@ -13,7 +13,7 @@ from dlite.verify.rejection import draft_probs, nonempty
 def block(p: Tensor, draft: Proposal, u: Tensor) -> Verdict:
     """Keep the longest prefix whose joint coin passes; then draw from max(weight * p - q, 0), or the bonus from p.
 
-    weight_i = min(1, weight_{i-1} p(x_i) / q(x_i)); prefix i passes when u_i <= h_i with
+    weight_i = min(1, weight_{i-1} p(x_i) / q(x_i)); prefix i passes when u_i < h_i with
     h_i = S_i / (S_i + 1 - weight_i), S_i = sum_x max(weight_i p_{i+1}(x) - q_{i+1}(x), 0); the last one passes at weight.
     p [B,K+1,V]   draft.tokens [B,K]   draft.probs [B,K,V]   u [B,K+1], the last column draws
     """
