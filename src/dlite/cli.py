@@ -134,7 +134,6 @@ def regenerate(
         max_new_tokens, batch, max_context, SamplingParams(temperature=temperature, seed=seed),
         prefix_entries=batch + 1 if any("instance_id" in p.id or len(p.messages) > 2 for p in wanted) else 0,
     )
-    model = load_target(target, device=device, dtype=dtype) if server is None else None
     with _bar("answers", len(wanted)) as advance:
         tokens = 0
 
@@ -144,6 +143,7 @@ def regenerate(
             advance(1, f"{tokens} tokens")
 
         if server is None:
+            model = load_target(target, device=device, dtype=dtype)
             tally = run(model, load_drafter(drafter, model), wanted, out, settings, seen)
         else:
             tally = regenerate_remote(server, target, wanted, out, settings, seen)

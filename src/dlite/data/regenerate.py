@@ -72,6 +72,7 @@ def regenerate(
             if len(ids) > limit:
                 tally.too_long += 1
                 continue
+            done.add(prompt.id)
             _submit(engine, open_calls, _Open(prompt, ids), settings)
             while len(open_calls) >= settings.batch:
                 _advance(engine, open_calls, target, settings, writer, tally, progress)

@@ -56,6 +56,7 @@ def regenerate_remote(
             if settings.max_context is not None and len(ids) > settings.max_context:
                 tally.too_long += 1
                 continue
+            done.add(prompt.id)
             running.add(pool.submit(_answer, client, model, prompt, ids, settings))
             if len(running) >= settings.batch:
                 running = _collect(running, writer, tally, progress)
@@ -88,20 +89,19 @@ def _answer(
         response = client.post("/completions", json=body)
         response.raise_for_status()
         choice = response.json()["choices"][0]
-    except (httpx.HTTPError, ValueError, KeyError, IndexError) as error:
+        answer, reason = choice.get("token_ids"), choice.get("finish_reason")
+    except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(
             f"the server at {client.base_url} did not answer prompt {prompt.id!r}: {type(error).__name__} {error}. Expected an "
             "OpenAI-compatible /v1 root. What was answered before is intact; run the same command to go on."
         ) from None
-    answer = choice.get("token_ids")
     if not isinstance(answer, list):
         raise DataError(
             f"the server at {client.base_url} returned no token_ids. Expected one that honours return_token_ids, such as "
             "vLLM 0.10 or newer: text would have to be tokenised again, which loses the exact ids."
         )
     wrote = (False,) * len(ids) + (True,) * len(answer)
-    finished = choice.get("finish_reason") == "stop"
-    return Conversation(prompt.id, prompt.source, (*ids, *answer), wrote, finished, is_looping(answer))
+    return Conversation(prompt.id, prompt.source, (*ids, *answer), wrote, reason == "stop", is_looping(answer))
 
 
 def _collect(

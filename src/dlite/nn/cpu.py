@@ -65,7 +65,8 @@ class FusedProjections:
     def __init__(self, linears: list[nn.Linear]) -> None:
         biases = [x.bias if x.bias is not None else x.weight.new_zeros(x.out_features) for x in linears]
         bias = torch.cat(biases) if any(x.bias is not None for x in linears) else None
-        self.product = PackedLinear(torch.cat(tuple(x.weight for x in linears)), bias)
+        weights: list[Tensor] = [x.weight for x in linears]
+        self.product = PackedLinear(torch.cat(weights), bias)
         self.sizes = [x.out_features for x in linears]
         self._input: Tensor | None = None
         self._parts: tuple[Tensor, ...] = ()

@@ -166,9 +166,10 @@ def load_hf(path: str, *, name: str | None = None, device: str = "cpu", dtype: t
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(device)
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        model = model.to(device)
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0]

@@ -79,7 +79,7 @@ def _convert(gguf: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)

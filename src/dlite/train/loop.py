@@ -264,6 +264,8 @@ class _Run:
         try:
             torch.save(state, part)
             part.replace(self.out / "state.pt")
+            if not self._net().config.history_window:
+                save_drafter(self._net(), self.out / "drafter", self.target.info, dtype=torch.bfloat16)
         except (OSError, RuntimeError) as error:
             part.unlink(missing_ok=True)
             raise DataError(

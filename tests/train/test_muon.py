@@ -1,0 +1,47 @@
+"""Muon's updates are close to orthogonal, whatever the shape and the size of the gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dlite.train.muon import Muon, orthogonal
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (5, 12), (12, 5), (1, 6)])
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_orthogonal_is_close_to_uv(shape: tuple[int, int], scale: float) -> None:
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    u, s, v = torch.linalg.svd(matrix, full_matrices=False)
+    matrix = u @ torch.diag(s.clamp_min(0.1 * s[0])) @ v
+    found = orthogonal(scale * matrix)
+    assert torch.linalg.matrix_norm(found - u @ v, 2) < 0.2
+    assert found.shape == shape
+
+
+def test_the_update_keeps_the_singular_directions() -> None:
+    matrix = torch.randn(6, 9, generator=torch.Generator().manual_seed(0))
+    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+    turned = u.T @ orthogonal(matrix) @ v.T
+    torch.testing.assert_close(turned, torch.diag(turned.diag()), rtol=0, atol=1e-4)
+
+
+def test_one_step_by_hand() -> None:
+    """Nesterov momentum, then an orthogonal step of the rate times the root of rows over columns where that is above 1."""
+    weight = torch.nn.Parameter(torch.zeros(8, 2))
+    first, second = torch.randn(2, 8, 2, generator=torch.Generator().manual_seed(0))
+    optimizer = Muon([weight], lr=0.1, momentum=0.9)
+    average = torch.zeros(8, 2)
+    wanted = torch.zeros(8, 2)
+    for gradient in (first, second):
+        weight.grad = gradient.clone()
+        optimizer.step()
+        average = 0.9 * average + 0.1 * gradient
+        wanted = wanted - 0.1 * 2 * orthogonal(0.1 * gradient + 0.9 * average)
+    torch.testing.assert_close(weight.data, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_matrix_without_gradient_is_left_alone() -> None:
+    weight = torch.nn.Parameter(torch.ones(3, 3))
+    Muon([weight], lr=0.1).step()
+    assert torch.equal(weight.data, torch.ones(3, 3))
