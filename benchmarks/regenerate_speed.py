@@ -34,13 +34,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     target = load_target("smollm2-135m")
-    model = AutoModelForCausalLM.from_pretrained(str(converted(packaged_gguf("smollm2-135m"))), dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        str(converted(packaged_gguf("smollm2-135m"))), dtype=torch.float32
+    ).eval()
     model.generation_config.eos_token_id = None  # both write the full length
     prompts = [opening_ids(target, p) for p in islice(read_prompts(options.prompts), options.batch)]
     times: dict[str, list[float]] = {"dlite": [], "transformers": []}
     for _ in range(options.rounds):
-        for name, run in (("dlite", lambda: _ours(target, prompts, options.new_tokens)),
-                          ("transformers", lambda: _theirs(model, prompts, options.new_tokens))):
+        for name, run in (
+            ("dlite", lambda: _ours(target, prompts, options.new_tokens)),
+            ("transformers", lambda: _theirs(model, prompts, options.new_tokens)),
+        ):
             begin = perf_counter()
             ids = run()
             times[name].append(perf_counter() - begin)
@@ -48,14 +52,19 @@ def main() -> None:
                 ours = ids
     tokens = options.batch * options.new_tokens
     rates = {name: round(tokens / min(values), 1) for name, values in times.items()}
-    print(json.dumps({
-        "tokens_per_second": rates,
-        "ratio": round(rates["dlite"] / rates["transformers"], 2),
-        "rows_with_equal_ids": sum(a == b for a, b in zip(ours, ids, strict=True)),
-        "batch": options.batch,
-        "new_tokens": options.new_tokens,
-        "made": provenance(["benchmarks/regenerate_speed.py"]),
-    }, indent=1))
+    print(
+        json.dumps(
+            {
+                "tokens_per_second": rates,
+                "ratio": round(rates["dlite"] / rates["transformers"], 2),
+                "rows_with_equal_ids": sum(a == b for a, b in zip(ours, ids, strict=True)),
+                "batch": options.batch,
+                "new_tokens": options.new_tokens,
+                "made": provenance(["benchmarks/regenerate_speed.py"]),
+            },
+            indent=1,
+        )
+    )
 
 
 def _ours(target: Any, prompts: list[list[int]], new: int) -> list[list[int]]:

@@ -1,9 +1,9 @@
 """The few names most programs need; they read like transformers.
 
-    target = load_target("smollm2-135m")
-    drafter = load_drafter("shipped", target)
-    answer = generate(target, drafter, messages=[{"role": "user", "content": "Hello"}])
-    print(answer.text, answer.tau)
+target = load_target("smollm2-135m")
+drafter = load_drafter("shipped", target)
+answer = generate(target, drafter, messages=[{"role": "user", "content": "Hello"}])
+print(answer.text, answer.tau)
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def generate(
     return engine.result(number)
 
 
-def generate_batch(target: Target, drafter: Drafter, requests: Sequence[Request], *, max_batch: int = 8) -> list[Generation]:
+def generate_batch(
+    target: Target, drafter: Drafter, requests: Sequence[Request], *, max_batch: int = 8
+) -> list[Generation]:
     """Many requests at once, each decoded as it would be alone; results in the order of the requests."""
     engine = Engine(target, drafter, max_batch=max_batch)
     numbers = [engine.submit(request) for request in requests]

@@ -8,7 +8,7 @@ vocabulary, which last tap was trained on, and the target it belongs to.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,14 @@ from dlite.target.base import TargetInfo
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 VERSIONS = {1: "dlite_v1", 2: "dlite_v2"}
 PUBLISHED_KEYS = {
-    "architecture_version", "model_role", "anchor_group_size", "chs_num_layers", "target_layer_ids", "sequential_head",
-    "sequential_rank", "mask_token_id",
+    "architecture_version",
+    "model_role",
+    "anchor_group_size",
+    "chs_num_layers",
+    "target_layer_ids",
+    "sequential_head",
+    "sequential_rank",
+    "mask_token_id",
 }
 OWN_KEYS = {"placeholder", "last_tap", "draft_vocab_size", "target", "tokenizer_hash"}
 
@@ -157,7 +163,9 @@ def _from_json(data: dict[str, Any], folder: Path) -> DLiteConfig:
             raise KeyError("dlite_config")
         unknown = sorted(set(part) - PUBLISHED_KEYS - OWN_KEYS)
         if unknown:
-            raise CheckpointError(f"{folder / CONFIG} has unknown dlite_config keys {unknown}. This version of dlite cannot read it.")
+            raise CheckpointError(
+                f"{folder / CONFIG} has unknown dlite_config keys {unknown}. This version of dlite cannot read it."
+            )
         group = {name: size for size, name in VERSIONS.items()}.get(part["architecture_version"])
         if group is None or part["sequential_head"] != "rnn" or part.get("anchor_group_size", 1) != 1:
             raise CheckpointError(
@@ -188,7 +196,9 @@ def _from_json(data: dict[str, Any], folder: Path) -> DLiteConfig:
             last_tap=part.get("last_tap", "normed"),  # the published checkpoints ran with the normed one
         )
     except KeyError as error:
-        raise CheckpointError(f"{folder / CONFIG} lacks {error}. Expected a DLite config. Fetch or train it again.") from None
+        raise CheckpointError(
+            f"{folder / CONFIG} lacks {error}. Expected a DLite config. Fetch or train it again."
+        ) from None
 
 
 def _theta(data: dict[str, Any]) -> float:
@@ -234,8 +244,3 @@ def _restore_buffers(drafter: DLite) -> None:
     """Id maps are made from the config, not stored; on the meta device they were not made yet."""
     fresh = DLite.id_maps(drafter.config)
     drafter.draft_ids, drafter.draft_rows = fresh
-
-
-def describe(config: DLiteConfig) -> dict[str, Any]:
-    """The config as plain values, for cards and reports."""
-    return asdict(config)

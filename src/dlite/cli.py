@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dlite.errors import DataError, DliteError
+from dlite.errors import DataError, DliteError, RequestError
 
 app = typer.Typer(
     help="Train, measure and serve history-free draft models for speculative decoding.",
@@ -43,22 +43,29 @@ def main() -> None:
 def generate(
     target: TargetOption = "smollm2-135m",
     drafter: DrafterOption = "shipped",
-    prompt: Annotated[str | None, typer.Option(help="A user message; with --raw, the text to continue as it is.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="A user message; with --raw, the text to continue as it is.")
+    ] = None,
     messages: Annotated[
-        Path | None, typer.Option(help="JSON file: a list of OpenAI-style messages, or an object with messages and tools.")
+        Path | None,
+        typer.Option(help="JSON file: a list of OpenAI-style messages, or an object with messages and tools."),
     ] = None,
     batch: Annotated[
         Path | None, typer.Option(help="JSONL of prompts to decode side by side (implies --json, one line a prompt).")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt itself, without the chat template.")] = False,
     max_new_tokens: Annotated[int, typer.Option(help="Stop after this many tokens.")] = 256,
-    k: Annotated[int | None, typer.Option("--k", "-K", help="Drafts a round; by default all the drafter makes.")] = None,
+    k: Annotated[
+        int | None, typer.Option("--k", "-K", help="Drafts a round; by default all the drafter makes.")
+    ] = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 is off.")] = 0,
     top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens of this total probability; 1 is off.")] = 1.0,
     min_p: Annotated[float, typer.Option(help="Keep tokens at least this share of the likeliest; 0 is off.")] = 0.0,
     repetition_penalty: Annotated[float, typer.Option(help="Above 1 discourages tokens already seen.")] = 1.0,
-    rule: Annotated[str, typer.Option(help="How sampled drafts are verified: rejection, block or match.")] = "rejection",
+    rule: Annotated[
+        str, typer.Option(help="How sampled drafts are verified: rejection, block or match.")
+    ] = "rejection",
     seed: Annotated[int, typer.Option(help="Makes sampling repeatable.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be given more than once.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of streaming text.")] = False,
@@ -69,13 +76,18 @@ def generate(
 
     Example: dlite generate --prompt "Write a haiku about rivers." --json
     """
-    from dlite.api import load_drafter, load_target
     from dlite.api import generate as run
+    from dlite.api import load_drafter, load_target
     from dlite.sampling import SamplingParams
 
     sampling = SamplingParams(
-        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty,
-        rule=rule, seed=seed,  # type: ignore[arg-type]
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        rule=rule,
+        seed=seed,  # type: ignore[arg-type]
     )
     if sum(x is not None for x in (prompt, messages, batch)) != 1:
         raise DliteError("give exactly one of --prompt, --messages and --batch. See: dlite generate --help")
@@ -83,11 +95,25 @@ def generate(
         model = load_target(target, device=device, dtype=dtype)
         _generate_batch(model, load_drafter(drafter, model), batch, max_new_tokens, k, sampling, tuple(stop or ()))
         return
-    body = _messages(messages) if messages else {"text": prompt} if raw else {"messages": [{"role": "user", "content": prompt}]}
+    if prompt is not None and not prompt.strip():
+        raise RequestError("the prompt is empty. Expected some text after --prompt.")
+    body = (
+        _messages(messages)
+        if messages
+        else {"text": prompt}
+        if raw
+        else {"messages": [{"role": "user", "content": prompt}]}
+    )
     model = load_target(target, device=device, dtype=dtype)
     result = run(
-        model, load_drafter(drafter, model), **body, max_new_tokens=max_new_tokens, K=k, sampling=sampling,
-        stop=tuple(stop or ()), on_text=None if as_json else _stream,
+        model,
+        load_drafter(drafter, model),
+        **body,
+        max_new_tokens=max_new_tokens,
+        K=k,
+        sampling=sampling,
+        stop=tuple(stop or ()),
+        on_text=None if as_json else _stream,
     )
     if as_json:
         print(json.dumps(result.to_json()))
@@ -102,11 +128,17 @@ def generate(
 
 @app.command()
 def regenerate(
-    prompts: Annotated[list[Path], typer.Argument(help="JSONL prompt files: prompt, messages (+tools), turns, agent traces.")],
+    prompts: Annotated[
+        list[Path], typer.Argument(help="JSONL prompt files: prompt, messages (+tools), turns, agent traces.")
+    ],
     out: Annotated[Path, typer.Option(help="Where conversations are appended; run again to go on after a stop.")],
     target: TargetOption = "smollm2-135m",
-    drafter: Annotated[str, typer.Option(help="Speed regeneration up with a drafter you have; the answers are the same.")] = "none",
-    server: Annotated[str | None, typer.Option(help="Use an OpenAI-compatible server at this URL instead of a local target.")] = None,
+    drafter: Annotated[
+        str, typer.Option(help="Speed regeneration up with a drafter you have; the answers are the same.")
+    ] = "none",
+    server: Annotated[
+        str | None, typer.Option(help="Use an OpenAI-compatible server at this URL instead of a local target.")
+    ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 512,
     batch: Annotated[int, typer.Option(help="Requests in flight.")] = 64,
     limit: Annotated[int | None, typer.Option(help="Prompts to take from each file.")] = None,
@@ -128,10 +160,14 @@ def regenerate(
     from dlite.data.regenerate import regenerate as run
     from dlite.data.remote import regenerate_remote
     from dlite.sampling import SamplingParams
+    from dlite.target.load import load_tokenizer
 
     wanted = list(_read_prompts(prompts, limit, calls_per_trace, max_context, seed))
     settings = RegenerateSettings(
-        max_new_tokens, batch, max_context, SamplingParams(temperature=temperature, seed=seed),
+        max_new_tokens,
+        batch,
+        max_context,
+        SamplingParams(temperature=temperature, seed=seed),
         prefix_entries=batch + 1 if any("instance_id" in p.id or len(p.messages) > 2 for p in wanted) else 0,
     )
     with _bar("answers", len(wanted)) as advance:
@@ -146,7 +182,7 @@ def regenerate(
             model = load_target(target, device=device, dtype=dtype)
             tally = run(model, load_drafter(drafter, model), wanted, out, settings, seen)
         else:
-            tally = regenerate_remote(server, target, wanted, out, settings, seen)
+            tally = regenerate_remote(server, target, wanted, out, settings, seen, tokenizer=load_tokenizer(target))
     _print_json(asdict(tally) | {"out": str(out)})
 
 
@@ -156,7 +192,9 @@ def features(
     recipe: Annotated[str, typer.Option(help="Recipe name or .toml file: taps, K and anchors come from it.")],
     out: Annotated[Path, typer.Option(help="Folder of the store; run again to go on after a stop.")],
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change the recipe: section.key=value.")] = None,
-    history: Annotated[int, typer.Option(help="Also keep this many positions before each pivot, for a teacher stage.")] = 0,
+    history: Annotated[
+        int, typer.Option(help="Also keep this many positions before each pivot, for a teacher stage.")
+    ] = 0,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
 ) -> None:
@@ -183,7 +221,10 @@ def features(
     print(f"{found}: at most {size.bytes / 1e9:.2f} GB in {out}", file=sys.stderr)
     with _bar("conversations", len(train)) as advance:
         added = write_store(
-            out, Capturer(model, settings), train, dtype=plan.features.dtype,
+            out,
+            Capturer(model, settings),
+            train,
+            dtype=plan.features.dtype,
             progress=lambda blocks: advance(1, f"{blocks} blocks"),
         )
     _print_json({"blocks_added": added, "out": str(out)})
@@ -196,11 +237,13 @@ def train(
     out: Annotated[Path, typer.Option(help="Run folder; the same command goes on after a stop.")],
     store: Annotated[
         list[Path] | None,
-        typer.Option(help="A feature store, given more than once to mix or to weigh; without one, capture while training."),
+        typer.Option(
+            help="A feature store, given more than once to mix or to weigh; without one, capture while training."
+        ),
     ] = None,
     init: Annotated[Path | None, typer.Option(help="Start from this drafter instead of fresh weights.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change the recipe: section.key=value.")] = None,
-    device: DeviceOption = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, or auto: the GPU that accelerate gives this process.")] = "auto",
     dtype: DtypeOption = "float32",
 ) -> None:
     """Train a drafter: every stage of the recipe as one run that can be stopped and started again.
@@ -222,14 +265,20 @@ def bench(
     workload: Annotated[list[str], typer.Option(help="A JSONL file, or NAME=FILE; may be given more than once.")],
     out: Annotated[Path, typer.Option(help="Folder for report.json, report.md and report.html.")],
     target: TargetOption = "smollm2-135m",
-    drafter: Annotated[list[str] | None, typer.Option(help="'shipped' or a drafter folder; may be given more than once.")] = None,
+    drafter: Annotated[
+        list[str] | None, typer.Option(help="'shipped' or a drafter folder; may be given more than once.")
+    ] = None,
     k: Annotated[list[int] | None, typer.Option("--k", "-K", help="Drafts a round; several make several arms.")] = None,
     calls: Annotated[int, typer.Option(help="Calls drawn from each workload.")] = 20,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 128,
     min_context: Annotated[int, typer.Option(help="Leave out prompts shorter than this many tokens.")] = 0,
     max_context: Annotated[int | None, typer.Option(help="Leave out prompts longer than this many tokens.")] = None,
-    temperature: Annotated[float, typer.Option(help="0 is greedy: only then are texts compared token for token.")] = 0.0,
-    include_loops: Annotated[bool, typer.Option("--include-loops", help="Keep calls whose plain answer loops.")] = False,
+    temperature: Annotated[
+        float, typer.Option(help="0 is greedy: only then are texts compared token for token.")
+    ] = 0.0,
+    include_loops: Annotated[
+        bool, typer.Option("--include-loops", help="Keep calls whose plain answer loops.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Which calls are drawn, bootstrap, and sampling.")] = 0,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -246,9 +295,19 @@ def bench(
 
     model = load_target(target, device=device, dtype=dtype)
     bench_files(
-        model, workload, drafter or ["shipped"], k or [], out, calls=calls, max_new_tokens=max_new_tokens,
-        min_context=min_context, max_context=max_context, sampling=SamplingParams(temperature=temperature, seed=seed),
-        include_loops=include_loops, seed=seed, argv=sys.argv,
+        model,
+        workload,
+        drafter or ["shipped"],
+        k or [],
+        out,
+        calls=calls,
+        max_new_tokens=max_new_tokens,
+        min_context=min_context,
+        max_context=max_context,
+        sampling=SamplingParams(temperature=temperature, seed=seed),
+        include_loops=include_loops,
+        seed=seed,
+        argv=sys.argv,
     )
 
 
@@ -257,7 +316,9 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("out/demo"),
     target: TargetOption = "smollm2-135m",
     drafter: DrafterOption = "shipped",
-    k: Annotated[int | None, typer.Option("--k", "-K", help="Drafts a round; by default all the drafter makes.")] = None,
+    k: Annotated[
+        int | None, typer.Option("--k", "-K", help="Drafts a round; by default all the drafter makes.")
+    ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 64,
 ) -> None:
     """Show it working: chat, code, tools and an agent's history, accepted drafts marked, then plain against DLite."""
@@ -279,7 +340,9 @@ def recipes() -> None:
         print(f"{name:16} {plan.target:18} K={plan.drafter.K}  {plan.drafter.num_layers} layers  stages: {stages}")
 
 
-def _read_prompts(paths: list[Path], limit: int | None, calls: int, max_context: int | None, seed: int) -> Iterator[Any]:
+def _read_prompts(
+    paths: list[Path], limit: int | None, calls: int, max_context: int | None, seed: int
+) -> Iterator[Any]:
     from itertools import islice
 
     from dlite.data.prompts import read_prompts
@@ -312,7 +375,9 @@ def _messages(path: Path) -> dict[str, Any]:
         return {"messages": data}
     if isinstance(data, dict) and isinstance(data.get("messages"), list):
         return {"messages": data["messages"], "tools": data.get("tools")}
-    raise DataError(f"{path} holds neither a list of messages nor an object with 'messages'. See: dlite generate --help")
+    raise DataError(
+        f"{path} holds neither a list of messages nor an object with 'messages'. See: dlite generate --help"
+    )
 
 
 def _stream(text: str, accepted: bool) -> None:

@@ -58,7 +58,8 @@ class StageRecipe(_Strict):
     """One training stage. Its length is ``epochs`` over the data or a number of ``steps``.
 
     ``window`` > 0 trains the history-keeping teacher with that many fused positions before the pivot; ``from_teacher``
-    copies the named parts from the last teacher stage and ``freeze`` keeps parts fixed.
+    copies the named parts from the last teacher stage and ``freeze`` keeps parts fixed. ``muon_lr`` is for the matrices
+    that Muon trains, ``lr`` for the rest (all, with AdamW).
     """
 
     name: str
@@ -69,6 +70,7 @@ class StageRecipe(_Strict):
     from_teacher: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
     lr: float = Field(default=6e-4, gt=0)
+    muon_lr: float = Field(default=0.02, gt=0)
     warmup: float = Field(default=0.04, ge=0, lt=1)
     final_lr: float = Field(default=0.0, ge=0, le=1)
 
@@ -83,7 +85,6 @@ class TrainRecipe(_Strict):
     clip: float = Field(default=1.0, gt=0)
     beta2: float = 0.95
     optimizer: Literal["adamw", "muon"] = "adamw"
-    muon_lr: float = 0.02
     precision: Literal["no", "bf16", "fp16"] = "no"
     seed: int = 0
     save_every: int = Field(default=100, ge=1)
@@ -115,7 +116,9 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
             names = recipe_names()
             near = difflib.get_close_matches(name, names, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"there is no recipe {name!r}. Expected one of {', '.join(names)}, or a .toml file.{hint}")
+            raise ConfigError(
+                f"there is no recipe {name!r}. Expected one of {', '.join(names)}, or a .toml file.{hint}"
+            )
         text = shipped.read_text()
     else:
         try:
@@ -149,7 +152,9 @@ def parse_recipe(data: dict[str, Any], name: str) -> Recipe:
 
 def recipe_names() -> list[str]:
     """Recipes that ship with dlite."""
-    return sorted(f.name.removesuffix(".toml") for f in (files("dlite") / "recipes").iterdir() if f.name.endswith(".toml"))
+    return sorted(
+        f.name.removesuffix(".toml") for f in (files("dlite") / "recipes").iterdir() if f.name.endswith(".toml")
+    )
 
 
 def _override(data: dict[str, Any], override: str) -> None:
@@ -170,7 +175,11 @@ def _override(data: dict[str, Any], override: str) -> None:
 def _known_keys(path: tuple[int | str, ...]) -> list[str]:
     model: Any = Recipe
     sections = {
-        "drafter": DrafterRecipe, "features": FeatureRecipe, "train": TrainRecipe, "stages": StageRecipe, "losses": Losses
+        "drafter": DrafterRecipe,
+        "features": FeatureRecipe,
+        "train": TrainRecipe,
+        "stages": StageRecipe,
+        "losses": Losses,
     }
     for part in path:
         model = sections.get(str(part), model)

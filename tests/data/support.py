@@ -23,6 +23,11 @@ TOOLS = (
     "<|end|>\n{% endfor %}{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
 )
 
+BARE = (  # a question's last letters stand before the answer, so that a second-order chain answers each differently
+    "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }}<|end|>{% else %}<|start|>{{ m.content }}"
+    "{% endif %}{% endfor %}"
+)
+
 
 def make_tokenizer(template: str | None, letters: str = string.printable + "é\u2028") -> PreTrainedTokenizerFast:
     """One id a letter, behind <|end|> (0), <|start|> (1) and one for unknown letters (2)."""
@@ -34,7 +39,7 @@ def make_tokenizer(template: str | None, letters: str = string.printable + "é\u
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, chat_template=template)
 
 
-def chatty_target(template: str | None = PLAIN, letters: str = "usera itn\n", **options: Any) -> ToyTarget:
+def chatty_target(template: str | None = BARE, letters: str = "usera itn\n", **options: Any) -> ToyTarget:
     """A toy target over few letters, so that some greedy answers stop, some run on and some loop."""
     tokenizer = make_tokenizer(template, letters)
     target = ToyTarget(len(tokenizer), **options)

@@ -75,6 +75,7 @@ def test_a_file_of_one_torn_line_becomes_empty(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_once_and_plainly(tmp_path: Path) -> None:
     def run() -> None:
         with JsonlWriter(tmp_path / "a.jsonl") as writer:
+            writer._file.close()
             writer._file = Path("/dev/full").open("ab")
             writer.write({"a": 1})
 

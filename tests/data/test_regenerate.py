@@ -18,8 +18,8 @@ from dlite.types import Conversation
 from tests.data.support import chatty_target
 from tests.support import plain, tiny_drafter
 
-TARGET = chatty_target()
-PROMPTS = [Prompt(f"p{i}", "s", (), ("rain" * (i + 1),)) for i in range(12)]
+TARGET = chatty_target(seed=1)
+PROMPTS = [Prompt(f"p{i}", "s", (), (words,)) for i, words in enumerate("a e i t s u r n as it su et".split())]
 LONG = RegenerateSettings(max_new_tokens=90, batch=4)
 
 
@@ -88,7 +88,7 @@ def test_a_finished_file_is_left_as_it_is(tmp_path: Path) -> None:
 
 def test_two_prompts_of_one_id_are_answered_once(tmp_path: Path) -> None:
     tally, talks = run(tmp_path / "a.jsonl", [PROMPTS[0], PROMPTS[1], PROMPTS[0]])
-    assert list(talks) == ["p0", "p1"]
+    assert set(talks) == {"p0", "p1"}
     assert tally.written == 2
 
 

@@ -58,7 +58,9 @@ def _plain(message: Message, index: int, keeps_calls: bool) -> dict[str, Any]:
     if isinstance(content, list):
         content = "".join(part.get("text", "") for part in content if isinstance(part, Mapping))
     if content is not None and not isinstance(content, str):
-        raise DataError(f"message {index} has content of type {type(content).__name__}. Expected text or a list of parts.")
+        raise DataError(
+            f"message {index} has content of type {type(content).__name__}. Expected text or a list of parts."
+        )
     plain: dict[str, Any] = {"role": message["role"], "content": content or ""}
     calls = message.get("tool_calls")
     if calls and keeps_calls:

@@ -56,7 +56,9 @@ def _check_lists(record: dict[str, Any], where: str) -> None:
         value = record.get(key)
         odd = [item for item in value if not isinstance(item, Mapping)] if isinstance(value, list) else [value]
         if value and odd and (isinstance(value, list) or key == "tools"):
-            raise DataError(f"{where}: {key!r} holds {str(odd[0])[:40]!r}. Expected a list of objects. Mend or remove that line.")
+            raise DataError(
+                f"{where}: {key!r} holds {str(odd[0])[:40]!r}. Expected a list of objects. Mend or remove that line."
+            )
 
 
 def _conversation(
@@ -87,9 +89,7 @@ def _sharegpt(message: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": role, "content": message.get("content", message.get("value"))}
 
 
-def _trace(
-    record: dict[str, Any], source: str, calls: int, max_chars: int | None, seed: int
-) -> Iterable[Prompt]:
+def _trace(record: dict[str, Any], source: str, calls: int, max_chars: int | None, seed: int) -> Iterable[Prompt]:
     """Calls of an agent trace, spread over it: each is the history before one assistant turn."""
     messages, name = record["messages"], str(record["instance_id"])
     lengths = accumulate(len(str(m.get("content") or "")) for m in messages)

@@ -31,16 +31,12 @@ def regenerate_remote(
     settings: RegenerateSettings,
     progress: Progress | None = None,
     *,
-    tokenizer: Any = None,
+    tokenizer: Any,
 ) -> Tally:
     """Answer every prompt not yet in ``out`` through ``server`` (its /v1 root), ``settings.batch`` at a time.
 
     Errors: ``DataError`` when the server cannot be reached, refuses, or returns no token ids.
     """
-    if tokenizer is None:
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(model)
     done, tally = finished_ids(out), Tally()
     running: set[Future[Conversation]] = set()
     with (

@@ -149,9 +149,7 @@ class DLite(nn.Module):
             state = self.sequential_head.step(state, self.rows(block.before))
         return self.sequential_head(hidden, self.rows(block.previous), state)  # type: ignore[no-any-return]
 
-    def hidden(
-        self, taps: Tensor, anchor: Tensor, before: Tensor, K: int, history: History | None = None
-    ) -> Tensor:
+    def hidden(self, taps: Tensor, anchor: Tensor, before: Tensor, K: int, history: History | None = None) -> Tensor:
         """Hidden states of K placeholder slots: [N,K,D]."""
         depth = self.layer_depth_embedding.weight[list(self.taps)]
         context = self.context(taps, depth, history)

@@ -139,7 +139,11 @@ class Engine:
         rows, cache = self._rows, self._cache_of()
         counts = [self._drafts_wanted(row) for row in rows]
         chooser = BatchChooser(rows, self.target.info.vocab_size)
-        proposal = self.drafter.propose(_view(rows), counts, chooser) if max(counts) else _nothing(len(rows))
+        proposal = (
+            self.drafter.propose(_view(rows), counts, chooser)
+            if max(counts)
+            else _nothing(len(rows), self.target.device)
+        )
         drafted = perf_counter()
         anchors = torch.tensor([[row.tokens[-1]] for row in rows], device=proposal.tokens.device)
         tokens = torch.cat([anchors, proposal.tokens], 1)
@@ -247,8 +251,10 @@ def _view(rows: list[Active]) -> View:
     return View(last_two[:, 1], last_two[:, 0], taps, [row.tokens for row in rows])
 
 
-def _nothing(rows: int) -> Proposal:
-    return Proposal(torch.zeros(rows, 0, dtype=torch.long), torch.zeros(rows, dtype=torch.long))
+def _nothing(rows: int, device: torch.device) -> Proposal:
+    return Proposal(
+        torch.zeros(rows, 0, dtype=torch.long, device=device), torch.zeros(rows, dtype=torch.long, device=device)
+    )
 
 
 def _clock(rounds: list[tuple[Active, Round]], draft: float, verify: float, other: float) -> None:
@@ -256,6 +262,4 @@ def _clock(rounds: list[tuple[Active, Round]], draft: float, verify: float, othe
     for row, item in rounds:
         row.rounds.append(replace(item, seconds_draft=draft, seconds_verify=verify, seconds_other=other))
         spent = row.seconds
-        row.seconds = replace(
-            spent, draft=spent.draft + draft, verify=spent.verify + verify, other=spent.other + other
-        )
+        row.seconds = replace(spent, draft=spent.draft + draft, verify=spent.verify + verify, other=spent.other + other)

@@ -41,7 +41,9 @@ class Estimate:
     bytes: int
 
 
-def estimate(conversations: Iterable[Conversation], settings: CaptureSettings, hidden_size: int, dtype: str) -> Estimate:
+def estimate(
+    conversations: Iterable[Conversation], settings: CaptureSettings, hidden_size: int, dtype: str
+) -> Estimate:
     """What ``write_store`` will take, from the masks alone: an upper bound that counts shared positions once."""
     count = anchors = positions = lasts = names = 0
     for conversation in conversations:
@@ -125,7 +127,8 @@ class Store:
         """The blocks with these numbers, [N], fp32, and ``history`` positions before each pivot where stored."""
         shard_of = torch.searchsorted(self._starts, index, right=True) - 1
         parts = [
-            _select(self.shards[s], index[shard_of == s] - self._starts[s], history) for s in torch.unique(shard_of).tolist()
+            _select(self.shards[s], index[shard_of == s] - self._starts[s], history)
+            for s in torch.unique(shard_of).tolist()
         ]
         return merge(parts)
 
@@ -173,7 +176,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
         return json.loads((folder / MANIFEST).read_text())  # type: ignore[no-any-return]
     except (OSError, json.JSONDecodeError) as error:
-        raise DataError(f"{folder} is not a feature store ({error}). Expected a folder made by: dlite features") from None
+        raise DataError(
+            f"{folder} is not a feature store ({error}). Expected a folder made by: dlite features"
+        ) from None
 
 
 def _write_shard(folder: Path, manifest: dict[str, Any], parts: list[Blocks], names: list[str]) -> None:
@@ -237,6 +242,8 @@ def map_safetensors(path: Path) -> dict[str, Tensor]:
             raise ValueError("it is cut short")
         empty = torch.empty(0, dtype=kind)
         tensors[name] = empty.set_(
-            storage, (8 + length + start) // empty.element_size(), entry["shape"]  # type: ignore[call-overload]
+            storage,
+            (8 + length + start) // empty.element_size(),
+            entry["shape"],  # type: ignore[call-overload]
         )
     return tensors

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -188,11 +187,6 @@ def tokenizer_hash(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
 
 
-def is_local(path: str) -> bool:
-    """True for something on this disk rather than a hub id."""
-    return Path(path).expanduser().exists()
-
-
 def _use_grouped_attention(model: Any) -> None:
     from transformers import AttentionInterface
 
@@ -206,7 +200,9 @@ def _attention(
 ) -> tuple[Tensor, None]:
     scaling = options.get("scaling")
     if scaling is not None:  # SDPA divides by sqrt(d): fold the model's own scale into the query
-        query = query * (scaling * query.shape[-1] ** 0.5) if abs(scaling * query.shape[-1] ** 0.5 - 1) > 1e-9 else query
+        query = (
+            query * (scaling * query.shape[-1] ** 0.5) if abs(scaling * query.shape[-1] ** 0.5 - 1) > 1e-9 else query
+        )
     return grouped_attention(query, key, value, attention_mask).transpose(1, 2), None
 
 

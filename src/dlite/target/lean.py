@@ -72,7 +72,14 @@ class LeanDecoder:
         return self.norm(hidden), captured
 
     def _attend(
-        self, layer: LeanLayer, index: int, rows: Tensor, cos: Tensor, sin: Tensor, cache: RaggedCache, mask: Tensor | None
+        self,
+        layer: LeanLayer,
+        index: int,
+        rows: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        cache: RaggedCache,
+        mask: Tensor | None,
     ) -> Tensor:
         batch, new, _ = rows.shape
         parts = layer.qkv(rows).view(batch, new, -1, self.head_dim).transpose(1, 2)

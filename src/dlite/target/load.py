@@ -23,14 +23,30 @@ def load_target(name: str, *, device: str = "cpu", dtype: str = "float32") -> HF
     """A target by built-in name, hub id, folder or .gguf file. Errors: ``TargetError``."""
     if dtype not in DTYPES:
         raise TargetError(f"dtype {dtype!r} is not known. Expected one of {', '.join(DTYPES)}.")
-    path = name
+    return load_hf(_resolve(name), name=name, device=device, dtype=DTYPES[dtype])
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a target, without its weights. Errors: ``TargetError``."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(_resolve(name))
+    except (OSError, ValueError) as error:
+        raise TargetError(
+            f"no tokenizer for {name!r}: {str(error).splitlines()[0]} Give a target's name or folder."
+        ) from None
+
+
+def _resolve(name: str) -> str:
+    """What transformers can load: a hub id or folder as it is, a built-in name or a GGUF file converted."""
     if name in BUILTIN:
-        path = str(converted(packaged_gguf(name)))
-    elif name.endswith(".gguf"):
+        return str(converted(packaged_gguf(name)))
+    if name.endswith(".gguf"):
         if not Path(name).is_file():
             raise TargetError(f"there is no file {name}. Expected a GGUF file. Check the path.")
-        path = str(converted(Path(name)))
-    return load_hf(path, name=name, device=device, dtype=DTYPES[dtype])
+        return str(converted(Path(name)))
+    return name
 
 
 def packaged_gguf(name: str) -> Path:
@@ -85,7 +101,9 @@ def _convert(gguf: Path, folder: Path) -> None:
         model: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(**source)
     except Exception as error:  # the reader raises what it meets
-        raise TargetError(f"{gguf} cannot be read as a GGUF model: {error}. Expected a model that transformers knows.") from None
+        raise TargetError(
+            f"{gguf} cannot be read as a GGUF model: {error}. Expected a model that transformers knows."
+        ) from None
     # The weights are dequantised, but the model still counts as quantised and would refuse to be saved.
     model.hf_quantizer, model.is_quantized = None, False
     if hasattr(model.config, "quantization_config"):

@@ -62,8 +62,15 @@ class ToyTarget:
     """
 
     def __init__(
-        self, vocab_size: int = 12, hidden_size: int = 16, num_layers: int = 6, *, seed: int = 0, sharpness: float = 2.0,
-        context_length: int = 512, stop: bool = True,
+        self,
+        vocab_size: int = 12,
+        hidden_size: int = 16,
+        num_layers: int = 6,
+        *,
+        seed: int = 0,
+        sharpness: float = 2.0,
+        context_length: int = 512,
+        stop: bool = True,
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
         V, D = vocab_size, hidden_size
@@ -74,7 +81,13 @@ class ToyTarget:
         self.tokenizer: Any = ToyTokenizer(vocab_size)
         self.device, self.dtype = torch.device("cpu"), torch.float32
         self.info = TargetInfo(
-            "toy", V, D, num_layers, context_length, frozenset({0} if stop else ()), f"toy-{vocab_size}",
+            "toy",
+            V,
+            D,
+            num_layers,
+            context_length,
+            frozenset({0} if stop else ()),
+            f"toy-{vocab_size}",
             BackboneConfig(D, num_layers, 2, 1, D // 2, 2 * D),
         )
 

@@ -31,12 +31,11 @@ def write_card(folder: Path, run: Path, drafter: DLite, info: TargetInfo, recipe
 
 def _card(record: dict[str, Any], drafter: DLite, info: TargetInfo) -> str:
     config, made = drafter.config, record["made"]
-    words = "the whole vocabulary" if config.draft_vocab is None else f"{len(config.draft_vocab)} of {config.vocab_size} tokens"
+    words = "the whole vocabulary"
+    if config.draft_vocab is not None:
+        words = f"{len(config.draft_vocab)} of {config.vocab_size} tokens"
     size = sum(p.numel() for p in drafter.parameters())
-    rows = "\n".join(
-        f"| {r['step']} | {r['stage']} | {r['blocks']} | {r['tau']:.2f} | {', '.join(f'{x:.2f}' for x in r['acceptance_by_position'])} |"
-        for r in record["held_out"]
-    )
+    rows = "\n".join(map(_row, record["held_out"]))
     return f"""# DLite drafter for {info.name}
 
 A history-free draft model for speculative decoding (arXiv 2610.23787): it reads {len(config.taps)} layers of the target at
@@ -46,19 +45,24 @@ one position and proposes {config.K} tokens.
 | --- | --- |
 | target | {info.name} ({info.num_layers} layers, hidden size {info.hidden_size}) |
 | network | {config.backbone.num_layers} layers, {size / 1e6:.1f}M parameters, head rank {config.rank}, drafts from {words} |
-| taps | {', '.join(map(str, config.taps))} ({config.last_tap}) |
-| training | {record['steps']} steps, {record['anchor_views']} anchor views, {record['seconds'] / 60:.0f} minutes |
-| command | `{' '.join(made['argv'])}` |
-| made with | dlite {made['dlite']}, torch {made['torch']}, {made['cpu']}, {made['threads']} thread(s), commit {made['commit']} |
+| taps | {", ".join(map(str, config.taps))} ({config.last_tap}) |
+| training | {record["steps"]} steps, {record["anchor_views"]} anchor views, {record["seconds"] / 60:.0f} minutes |
+| command | `{" ".join(made["argv"])}` |
+| made with | dlite {made["dlite"]}, torch {made["torch"]}, {made["cpu"]}, {made["threads"]} thread(s), commit {made["commit"]} |
 
 ## tau on held-out prompts while it trained
 
-Greedy, K = {config.K}, {record['recipe']['train']['eval_tokens']} new tokens a prompt, looping answers left out.
+Greedy, K = {config.K}, {record["recipe"]["train"]["eval_tokens"]} new tokens a prompt, looping answers left out.
 
 | step | stage | anchor views | tau | acceptance by position |
 | --- | --- | --- | --- | --- |
 {rows}
 """
+
+
+def _row(entry: dict[str, Any]) -> str:
+    shares = ", ".join(f"{share:.2f}" for share in entry["acceptance_by_position"])
+    return f"| {entry['step']} | {entry['stage']} | {entry['blocks']} | {entry['tau']:.2f} | {shares} |"
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
 """One step function, one resume counter, real tau while it trains.
 
 A run folder holds ``recipe.json``, ``losses.jsonl``, ``tau.jsonl``, ``state.pt`` (everything needed to go on),
-TensorBoard logs and, at the end, ``drafter/`` with its card. Killed at any moment and started again, a run
-repeats the steps after its last save and gives the same losses.
+TensorBoard logs and ``drafter/``, the drafter so far (with its card, at the end). Killed at any moment and started
+again, a run repeats the steps after its last save and gives the same losses.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def train(
     ``init`` is a trained drafter of the same shape to start from; its first stage then must not train a teacher.
     """
     if init is not None and recipe.stages[0].window:
-        raise ConfigError("a run from a trained drafter cannot begin with a teacher stage. Leave out --init or that stage.")
+        raise ConfigError(
+            "a run from a trained drafter cannot begin with a teacher stage. Leave out --init or that stage."
+        )
     run = _Run(recipe, config, target, source, out, held_out, report)
     run.network = None if init is None else init.attach(target)
     run.resume()
@@ -89,7 +91,7 @@ class _Run:
     ) -> None:
         self.recipe, self.config, self.target, self.source = recipe, config, target, source
         self.out, self.held_out, self.report = out, held_out, report
-        self.accelerator = Accelerator(mixed_precision=recipe.train.precision)
+        self.accelerator = Accelerator(mixed_precision=recipe.train.precision, cpu=target.device.type == "cpu")
         self.ends = _stage_ends(recipe, source.steps_per_epoch)
         self.total = self.ends[-1]
         self.step = 0
@@ -188,7 +190,13 @@ class _Run:
                 teacher_logits = self.teacher(block_input(blocks, K, width))
         net = self._net()
         return stage_loss(
-            logits, blocks, self.stage.losses, self.recipe.train.gamma, self.target, net.draft_ids, net.draft_rows,
+            logits,
+            blocks,
+            self.stage.losses,
+            self.recipe.train.gamma,
+            self.target,
+            net.draft_ids,
+            net.draft_rows,
             teacher_logits,
         )
 
@@ -218,7 +226,7 @@ class _Run:
         if state is not None:
             for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
-        self.base_lrs = [self.stage.lr if isinstance(o, torch.optim.AdamW) else self.recipe.train.muon_lr for o in optimizers]
+        self.base_lrs = [self.stage.lr if isinstance(o, torch.optim.AdamW) else self.stage.muon_lr for o in optimizers]
         self.model, *self.optimizers = self.accelerator.prepare(self.network, *optimizers)
 
     def _leave_stage(self) -> None:
@@ -280,7 +288,8 @@ class _Run:
             return
         result = held_out_tau(self.target, network.copy().freeze(), self.held_out, self.recipe.train.eval_tokens)
         self.last_tau = result["tau"]
-        seen = sum(json.loads(line)["blocks"] for line in (self.out / "losses.jsonl").open())
+        seen = sum(json.loads(line)["blocks"] for line in (self.out / "losses.jsonl").read_text().splitlines())
+        _keep_steps(self.out / "tau.jsonl", self.step - 1)  # a finished run that is started again says it once
         _append(self.out / "tau.jsonl", {"step": self.step, "stage": self.stage.name, "blocks": seen, **result})
         if self.board:
             self.board.add_scalar("held-out/tau", self.last_tau, self.step)
@@ -336,7 +345,7 @@ def _optimizers(network: DLite, recipe: Recipe, stage: StageRecipe) -> list[torc
     chosen = {id(p) for p in matrices}
     rest = [p for _, p in named if id(p) not in chosen]
     adam = torch.optim.AdamW(rest, lr=stage.lr, betas=(0.9, settings.beta2), weight_decay=0.0, fused=True)
-    return [adam, Muon(matrices, settings.muon_lr)] if matrices else [adam]
+    return [adam, Muon(matrices, stage.muon_lr)] if matrices else [adam]
 
 
 def _block_length(recipe: Recipe, number: int) -> int:
@@ -373,5 +382,3 @@ def _keep_steps(path: Path, last: int) -> None:
     part = path.with_suffix(".part")
     part.write_text("".join(line + "\n" for line in kept))
     part.replace(path)
-
-

@@ -1,6 +1,6 @@
 """Muon (Jordan et al., 2024): momentum whose matrix updates are made orthogonal, for the backbone's matrices.
 
-At a few hundred steps it reaches the same loss in less than half the steps of AdamW. The orthogonalisation uses the
+The orthogonalisation uses the
 Polar Express polynomials (Amsel et al., 2505.16932), in fp32: PyTorch's own Muon works in bf16, slow on most CPUs.
 """
 

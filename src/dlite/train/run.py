@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from accelerate import PartialState
+
 from dlite.checkpoint import load_drafter
 from dlite.config import Recipe, load_recipe
 from dlite.data.conversations import training_split
@@ -32,7 +34,10 @@ def train_from_files(
     dtype: str,
     report: Callable[[Progress], None] | None = None,
 ) -> Path:
-    """Run a recipe on regenerated conversations; returns the drafter's folder."""
+    """Run a recipe on regenerated conversations; returns the drafter's folder.
+
+    ``device`` "auto" is where accelerate puts this process: each of several GPUs its own, or the CPU.
+    """
     recipe = load_recipe(recipe_name, overrides)
     conversations, held = training_split(data, keep_truncated=recipe.features.truncated == "keep")
     if not conversations:
@@ -40,7 +45,8 @@ def train_from_files(
             f"no conversation of {', '.join(map(str, data))} may be trained on: all are truncated, looping or held out. "
             "Regenerate more, or set features.truncated=keep."
         )
-    target = load_target(recipe.target, device=device, dtype=dtype)
+    place = PartialState(cpu=device == "cpu").device if device in ("auto", "cpu") else device
+    target = load_target(recipe.target, device=str(place), dtype=dtype)
     start = None
     if init is not None:
         start, _ = load_drafter(init, target.info)
@@ -69,9 +75,7 @@ def _config(recipe: Recipe, info: TargetInfo, conversations: Sequence[Conversati
     return network_config(recipe.drafter, info, vocab)
 
 
-def _source(
-    recipe: Recipe, target: Target, conversations: Sequence[Conversation], folders: Sequence[Path]
-) -> Source:
+def _source(recipe: Recipe, target: Target, conversations: Sequence[Conversation], folders: Sequence[Path]) -> Source:
     window = max(stage.window for stage in recipe.stages)
     settings = capture_settings(recipe, target.info, window)
     if not folders:
@@ -102,4 +106,3 @@ def _spread(held: Sequence[Conversation], count: int) -> list[Conversation]:
 
 def _opening(conversation: Conversation) -> tuple[int, ...]:
     return conversation.ids[: conversation.wrote.index(True)]
-

@@ -44,13 +44,15 @@ class StoreSource:
         if self._order[0] != epoch:
             self._order = (epoch, _permutation(len(self.store), self.seed, epoch))
         index = self._order[1][step * self.batch_blocks : (step + 1) * self.batch_blocks]
-        return self.store.take(index[rank::world], history)
+        return self.store.take(index[rank::world].contiguous(), history)
 
 
 class OnlineSource:
     """Conversations captured as they are needed; nothing is stored."""
 
-    def __init__(self, capturer: Capturer, conversations: Sequence[Conversation], batch_sequences: int, seed: int) -> None:
+    def __init__(
+        self, capturer: Capturer, conversations: Sequence[Conversation], batch_sequences: int, seed: int
+    ) -> None:
         if len(conversations) < batch_sequences:
             raise DataError(
                 f"there are {len(conversations)} conversations, fewer than one batch of {batch_sequences}. Regenerate more, "

@@ -45,7 +45,9 @@ def network_config(recipe: DrafterRecipe, info: TargetInfo, vocab: tuple[int, ..
     )
 
 
-def frequent_tokens(conversations: Iterable[Conversation], size: int | None, always: Iterable[int]) -> tuple[int, ...] | None:
+def frequent_tokens(
+    conversations: Iterable[Conversation], size: int | None, always: Iterable[int]
+) -> tuple[int, ...] | None:
     """The draft vocabulary: the ``size`` tokens the target wrote most often, stop tokens among them, in id order."""
     if size is None:
         return None
@@ -60,7 +62,9 @@ def frequent_tokens(conversations: Iterable[Conversation], size: int | None, alw
     return tuple(sorted(keep))
 
 
-def stage_network(config: DLiteConfig, stage: StageRecipe, target: Target, previous: DLite | None, teacher: DLite | None, seed: int) -> DLite:
+def stage_network(
+    config: DLiteConfig, stage: StageRecipe, target: Target, previous: DLite | None, teacher: DLite | None, seed: int
+) -> DLite:
     """The network a stage trains: a fresh teacher or student, or the student of the stage before."""
     if previous is not None and not stage.window and not previous.config.history_window:
         network = previous
@@ -69,7 +73,9 @@ def stage_network(config: DLiteConfig, stage: StageRecipe, target: Target, previ
         network.start(target, torch.Generator().manual_seed(seed))
     for part in stage.from_teacher:
         if teacher is None:
-            raise ConfigError(f"stage {stage.name!r} copies {part!r} from a teacher, but no stage before it has a window.")
+            raise ConfigError(
+                f"stage {stage.name!r} copies {part!r} from a teacher, but no stage before it has a window."
+            )
         _part(network, part).load_state_dict(_part(teacher, part).state_dict())
     network.requires_grad_(True)
     for part in stage.freeze:
@@ -88,7 +94,13 @@ def block_input(blocks: Blocks, K: int, width: int) -> BlockInput:
 
 
 def stage_loss(
-    logits: Tensor, blocks: Blocks, losses: Losses, gamma: float, target: Target, ids: Tensor | None, rows: Tensor | None,
+    logits: Tensor,
+    blocks: Blocks,
+    losses: Losses,
+    gamma: float,
+    target: Target,
+    ids: Tensor | None,
+    rows: Tensor | None,
     teacher_logits: Tensor | None,
 ) -> tuple[LossSum, dict[str, float]]:
     """The stage's weighted loss over counted positions and its parts: logits [N,K,V'].
@@ -117,7 +129,9 @@ def stage_loss(
             terms["tv"] = total_variation(q, p, w)
     if losses.kl_teacher:
         if teacher_logits is None:
-            raise ConfigError("kl_teacher has a weight, but no teacher was trained. Add a stage with a window before it.")
+            raise ConfigError(
+                "kl_teacher has a weight, but no teacher was trained. Add a stage with a window before it."
+            )
         terms["kl_teacher"] = forward_kl(q, teacher_logits[keep], w)
     total = sum((getattr(losses, name) * term.sum for name, term in terms.items()), logits.new_zeros(()))
     return LossSum(total, w.sum()), {name: float(term.sum.detach()) for name, term in terms.items()}
