@@ -51,10 +51,10 @@ def save_drafter(
     config = drafter.config
     if config.history_window:
         raise CheckpointError("a teacher with history is a training aid and cannot be saved as a drafter.")
-    if published and (config.placeholder == "learned" or config.draft_vocab is not None):
+    if published and (config.placeholder, config.draft_vocab, config.last_tap) != ("token", None, "normed"):
         raise CheckpointError(
-            "the published layout has no learned placeholder and no draft vocabulary. Train with placeholder = 'token' "
-            "and without draft_vocab_size to write it."
+            "the published layout has no learned placeholder, no draft vocabulary and no raw last tap. Train with "
+            "placeholder = 'token', last_tap = 'normed' and without draft_vocab_size to write it."
         )
     tensors = {k: v.detach().to(dtype).contiguous() for k, v in drafter.state_dict().items()}
     if config.draft_vocab is not None:

@@ -86,8 +86,8 @@ def generate(
         top_p=top_p,
         min_p=min_p,
         repetition_penalty=repetition_penalty,
-        rule=rule,
-        seed=seed,  # type: ignore[arg-type]
+        rule=rule,  # type: ignore[arg-type]
+        seed=seed,
     )
     if sum(x is not None for x in (prompt, messages, batch)) != 1:
         raise DliteError("give exactly one of --prompt, --messages and --batch. See: dlite generate --help")
@@ -347,6 +347,9 @@ def _read_prompts(
 
     from dlite.data.prompts import read_prompts
 
+    names = [path.name.split(".")[0] for path in paths]
+    if len(set(names)) < len(names):
+        raise DataError(f"two prompt files share a name among {', '.join(names)}. Ids come from names: rename one.")
     for path in paths:
         chars = None if max_context is None else 4 * max_context
         yield from islice(read_prompts(path, calls_per_trace=calls, max_chars=chars, seed=seed), limit)

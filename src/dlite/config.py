@@ -85,7 +85,7 @@ class TrainRecipe(_Strict):
     clip: float = Field(default=1.0, gt=0)
     beta2: float = 0.95
     optimizer: Literal["adamw", "muon"] = "adamw"
-    precision: Literal["no", "bf16", "fp16"] = "no"
+    precision: Literal["no", "bf16"] = "no"
     seed: int = 0
     save_every: int = Field(default=100, ge=1)
     eval_every: int = Field(default=500, ge=1)
@@ -161,15 +161,21 @@ def _override(data: dict[str, Any], override: str) -> None:
     key, equals, value = override.partition("=")
     if not equals:
         raise ConfigError(f"the override {override!r} has no '='. Expected section.key=value, as in train.seed=1.")
-    *path, last = key.split(".")
-    place: Any = data
-    for part in path:
-        place = place[int(part)] if isinstance(place, list) and part.isdigit() else place.setdefault(part, {})
     try:
         parsed = tomllib.loads(f"x = {value}")["x"]
     except tomllib.TOMLDecodeError:
         parsed = value
-    place[last] = parsed
+    *path, last = key.split(".")
+    place: Any = data
+    try:
+        for part in path:
+            place = place[int(part)] if isinstance(place, list) else place.setdefault(part, {})
+        place[last] = parsed
+    except (TypeError, ValueError, AttributeError, IndexError):
+        raise ConfigError(
+            f"the override {override!r} leads nowhere. Expected section.key=value, or stages.0.key=value with the number "
+            "of a stage."
+        ) from None
 
 
 def _known_keys(path: tuple[int | str, ...]) -> list[str]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def _columns() -> Progress:
+    console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -21,7 +22,8 @@ def _columns() -> Progress:
         TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console,
+        disable=not console.is_terminal,
     )
 
 

@@ -164,7 +164,7 @@ def test_unreadable_files_are_data_errors(tmp_path: Path) -> None:
     (tmp_path / "cut.jsonl.gz").write_bytes(whole[:-12])
     with pytest.raises(DataError, match=r"after line [1-9]"):
         load(tmp_path / "cut.jsonl.gz")
-    with pytest.raises(DataError, match="has no calls"):
+    with pytest.raises(DataError, match="has no records"):
         load(write(tmp_path / "empty.jsonl", ""))
 
 

@@ -40,7 +40,9 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, tokens: list[Any],
 def test_prompt_and_response_ids(tmp_path: Path) -> None:
     record = {"id": 7, "source": "s", "prompt_ids": [1, 2], "response_ids": [3, 4, 5], "finished": False}
     (talk,) = read_conversations(written(tmp_path, record))
-    assert talk == Conversation("7", "s", (1, 2, 3, 4, 5), (False, False, True, True, True), finished=False, looping=False)
+    assert talk == Conversation(
+        "7", "s", (1, 2, 3, 4, 5), (False, False, True, True, True), finished=False, looping=False
+    )
     loop = record | {"response_ids": [3, 4] * 40}
     assert list(read_conversations(written(tmp_path, loop))) == []
 
@@ -72,7 +74,14 @@ def test_a_conversation_in_two_files_counts_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"wrote": [[1, 9]]}, {"wrote": [[1]]}, {"ids": [5, -1, 7, 8, 9]}, {"ids": "abcde"}, {"ids": None}, {"finished": ...}],
+    [
+        {"wrote": [[1, 9]]},
+        {"wrote": [[1]]},
+        {"ids": [5, -1, 7, 8, 9]},
+        {"ids": "abcde"},
+        {"ids": None},
+        {"finished": ...},
+    ],
     ids=str,
 )
 def test_a_line_that_is_no_conversation_is_named(tmp_path: Path, change: dict[str, Any]) -> None:

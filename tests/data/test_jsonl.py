@@ -25,7 +25,11 @@ def test_a_compressed_file_reads_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "words"),
-    [(b'{"a": ', "Expecting value"), (b"[1]", "found list. Expected a JSON object"), (b'{"a": "\xff"}', "'utf-8' codec")],
+    [
+        (b'{"a": ', "Expecting value"),
+        (b"[1]", "found list. Expected a JSON object"),
+        (b'{"a": "\xff"}', "'utf-8' codec"),
+    ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: bytes, words: str) -> None:
     path = tmp_path / "a.jsonl"
@@ -46,7 +50,9 @@ def test_files_that_hold_nothing_readable(tmp_path: Path) -> None:
 def test_a_damaged_compressed_file_is_a_data_error(tmp_path: Path, damage: str) -> None:
     whole = gzip.compress(b"".join(b'{"a": %d}\n' % (i * i) for i in range(400)))
     path = tmp_path / "a.jsonl.gz"
-    path.write_bytes({"cut": whole[:-60], "flipped": whole[:200] + b"\xff" * 60 + whole[260:], "not gzip": b"{}\n"}[damage])
+    path.write_bytes(
+        {"cut": whole[:-60], "flipped": whole[:200] + b"\xff" * 60 + whole[260:], "not gzip": b"{}\n"}[damage]
+    )
     with pytest.raises(DataError, match=r"Expected a readable \.jsonl"):
         list(read_jsonl(path))
 

@@ -23,7 +23,9 @@ PROMPTS = [Prompt(f"p{i}", "s", (), (words,)) for i, words in enumerate("a e i t
 LONG = RegenerateSettings(max_new_tokens=90, batch=4)
 
 
-def run(out: Path, prompts: list[Prompt] = PROMPTS, settings: RegenerateSettings = LONG) -> tuple[Tally, dict[str, Conversation]]:
+def run(
+    out: Path, prompts: list[Prompt] = PROMPTS, settings: RegenerateSettings = LONG
+) -> tuple[Tally, dict[str, Conversation]]:
     tally = regenerate(TARGET, NoDrafter(), prompts, out, settings)
     talks = list(read_conversations(out, all_answers=True))
     assert len({t.id for t in talks}) == len(talks)
@@ -95,7 +97,10 @@ def test_two_prompts_of_one_id_are_answered_once(tmp_path: Path) -> None:
 def test_turns_are_put_one_after_each_answer(tmp_path: Path) -> None:
     """Every answer is the greedy continuation of exactly the ids before it; the template closes each turn."""
     turns = ("sun", "rain", "tea")
-    _, talks = run(tmp_path / "a.jsonl", [Prompt(f"p{i}", "s", (), (turn, *turns)) for i, turn in enumerate(["a", "e", "i", "t s", "u r"])])
+    _, talks = run(
+        tmp_path / "a.jsonl",
+        [Prompt(f"p{i}", "s", (), (turn, *turns)) for i, turn in enumerate(["a", "e", "i", "t s", "u r"])],
+    )
     longest = max(talks.values(), key=lambda t: len(spans(t)))
     assert len(spans(longest)) > 1
     for talk in talks.values():
@@ -128,7 +133,11 @@ def test_long_prompts_are_counted_and_passed_over(tmp_path: Path) -> None:
 
 
 def test_history_and_tools_reach_the_target(tmp_path: Path) -> None:
-    history = ({"role": "user", "content": "sun"}, {"role": "assistant", "content": "rain"}, {"role": "user", "content": "tea"})
+    history = (
+        {"role": "user", "content": "sun"},
+        {"role": "assistant", "content": "rain"},
+        {"role": "user", "content": "tea"},
+    )
     prompt = Prompt("p", "s", history, (), ({"name": "nest"},))
     run(tmp_path / "a.jsonl", [prompt])
     ((_, record),) = read_jsonl(tmp_path / "a.jsonl")

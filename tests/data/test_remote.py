@@ -32,7 +32,7 @@ def server(answer: Answer) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     seen: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802
+        def do_POST(self) -> None:
             seen.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))) | {"path": self.path})
             status, body = answer(seen[-1])
             data = json.dumps(body).encode()
@@ -57,7 +57,11 @@ def server(answer: Answer) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 def echo(body: dict[str, Any]) -> tuple[int, Any]:
     """The prompt's last ids backwards, finished when there are few."""
     ids = body["prompt"][-4:][::-1]
-    return 200, {"choices": [{"token_ids": ids, "text": "not read", "finish_reason": "stop" if len(body["prompt"]) % 2 else "length"}]}
+    return 200, {
+        "choices": [
+            {"token_ids": ids, "text": "not read", "finish_reason": "stop" if len(body["prompt"]) % 2 else "length"}
+        ]
+    }
 
 
 def ask(address: str, out: Path, prompts: list[Prompt] = PROMPTS, settings: RegenerateSettings = SETTINGS) -> Any:
@@ -118,11 +122,16 @@ def test_an_answer_of_another_shape_is_refused(tmp_path: Path, body: Any) -> Non
 def test_a_server_that_is_down(tmp_path: Path) -> None:
     with server(echo) as (address, _):
         pass
-    with pytest.raises(DataError, match=r"the server at http://127\.0\.0\.1:.* did not answer prompt 'p0': ConnectError"):
+    with pytest.raises(
+        DataError, match=r"the server at http://127\.0\.0\.1:.* did not answer prompt 'p0': ConnectError"
+    ):
         ask(address, tmp_path / "a.jsonl", PROMPTS[:1])
 
 
 def test_several_turns_need_a_local_target(tmp_path: Path) -> None:
-    with server(echo) as (address, seen), pytest.raises(DataError, match="prompt 'p' has 2 turns. A server answers one"):
+    with (
+        server(echo) as (address, seen),
+        pytest.raises(DataError, match="prompt 'p' has 2 turns. A server answers one"),
+    ):
         ask(address, tmp_path / "a.jsonl", [Prompt("p", "s", (), ("a", "b"))])
     assert seen == []

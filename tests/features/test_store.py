@@ -70,7 +70,9 @@ def test_taps_beyond_half_precision_stay_finite(tmp_path: Path) -> None:
 def test_history_is_taken_as_asked(tmp_path: Path) -> None:
     write(tmp_path, settings=replace(SETTINGS, history=4))
     blocks = Store(tmp_path).take(torch.tensor([5, 30]), history=2)
-    assert blocks.place.tolist() == [p for pivot in blocks.pivot for p in (blocks.place[pivot] + torch.tensor([-2, -1, 0])).tolist()]
+    assert blocks.place.tolist() == [
+        p for pivot in blocks.pivot for p in (blocks.place[pivot] + torch.tensor([-2, -1, 0])).tolist()
+    ]
     assert len(Store(tmp_path).take(torch.tensor([5, 30])).place) == 2
 
 
@@ -174,7 +176,9 @@ def test_not_a_number_is_never_stored(tmp_path: Path) -> None:
     [{}, {"K": 32, "whole_blocks": False}, {"history": 9}, {"anchors_per_sequence": 6}, {"max_length": 20}],
     ids=["plain", "long blocks", "history", "few anchors", "cut"],
 )
-def test_the_estimate_is_never_short_and_never_twice_too_long(tmp_path: Path, change: dict[str, Any], dtype: str) -> None:
+def test_the_estimate_is_never_short_and_never_twice_too_long(
+    tmp_path: Path, change: dict[str, Any], dtype: str
+) -> None:
     settings = replace(SETTINGS, **change)
     talks = [conversation(TOY, f"long-{i}", (9, 25), prompt=5 if change else 40) for i in range(8)]
     wanted = estimate(talks, settings, TOY.info.hidden_size, dtype)

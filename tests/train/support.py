@@ -31,7 +31,9 @@ STABLE = {"name": "stable", "steps": 5, "losses": {"ce": 0.1, "tv": 1.0}, "lr": 
 STAGES = (TEACHER, WARM_UP, STABLE)
 
 
-def recipe(stages: Sequence[dict[str, Any]] = STAGES, *, drafter: dict[str, Any] | None = None, **settings: Any) -> Recipe:
+def recipe(
+    stages: Sequence[dict[str, Any]] = STAGES, *, drafter: dict[str, Any] | None = None, **settings: Any
+) -> Recipe:
     """A one-layer drafter of the toy; ``settings`` go to the [train] part."""
     network = {"K": 3, "num_layers": 1, "num_taps": 3, "rank": 8, "mask_token_id": 11} | (drafter or {})
     steps = {"batch_blocks": 12, "batch_sequences": 2, "save_every": 4, "eval_every": 5, "eval_tokens": 12} | settings
@@ -53,7 +55,12 @@ def source(plan: Recipe, store: Path | None = None) -> Source:
 
 
 def run(
-    plan: Recipe, out: Path, *, store: Path | None = None, report: Callable[[Progress], None] | None = None, **options: Any
+    plan: Recipe,
+    out: Path,
+    *,
+    store: Path | None = None,
+    report: Callable[[Progress], None] | None = None,
+    **options: Any,
 ) -> Path:
     """Train the toy's drafter; tau is measured on two short prompts."""
     config = network_config(plan.drafter, TOY.info, options.pop("vocab", None))

@@ -39,9 +39,9 @@ def test_teacher_warm_up_and_stable_learn(tmp_path: Path) -> None:
 
 
 def test_the_teachers_head_is_copied_and_stays_frozen_in_warm_up(tmp_path: Path) -> None:
-    folder = run(recipe([TEACHER, WARM_UP]), tmp_path)
-    teacher = torch.load(tmp_path / "state.pt")["teacher"]
-    student = weights(folder)
+    run(recipe([TEACHER, WARM_UP]), tmp_path)
+    state = torch.load(tmp_path / "state.pt")
+    teacher, student = state["teacher"], state["network"]
     fresh = stage_network(network_config(recipe().drafter, TOY.info, None), recipe().stages[2], TOY, None, None, 0)
     for name, start in fresh.state_dict().items():
         if name.startswith("sequential_head."):
@@ -74,12 +74,12 @@ def test_four_sequences_at_once_or_one_by_one_give_the_same_gradient(tmp_path: P
 def test_a_store_trains_as_well_as_capturing_meanwhile(tmp_path: Path) -> None:
     """With every anchor of every conversation in one batch, both see the same blocks, in another order."""
     plan = recipe([{**TEACHER, "steps": 3}, {**STABLE, "steps": 3}], batch_sequences=8, batch_blocks=128)
-    online, stored = run(plan, tmp_path / "online"), run(plan, tmp_path / "stored", store=tmp_path / "store")
+    run(plan, tmp_path / "online")
+    run(plan, tmp_path / "stored", store=tmp_path / "store")
     rows = zip(losses(tmp_path / "online"), losses(tmp_path / "stored"), strict=True)
     for one, other in rows:
         assert one["blocks"] == other["blocks"] == 128
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
-    assert weights(online).keys() == weights(stored).keys()
 
 
 def test_a_trained_drafter_can_be_the_start(tmp_path: Path) -> None:
@@ -138,7 +138,9 @@ def test_stages_that_cannot_be(tmp_path: Path, stages: list[dict[str, object]], 
 
 
 def test_epochs_count_optimizer_steps() -> None:
-    plan = recipe([{**STAGES[2], "steps": None, "epochs": 3}, {**STAGES[2], "steps": None, "epochs": 0.5}], accumulate=2)
+    plan = recipe(
+        [{**STAGES[2], "steps": None, "epochs": 3}, {**STAGES[2], "steps": None, "epochs": 0.5}], accumulate=2
+    )
     assert loop._stage_ends(plan, steps_per_epoch=8) == [12, 14]
 
 

@@ -10,20 +10,18 @@ from dlite.train.muon import Muon, orthogonal
 
 @pytest.mark.parametrize("shape", [(8, 8), (5, 12), (12, 5), (1, 6)])
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-def test_orthogonal_is_close_to_uv(shape: tuple[int, int], scale: float) -> None:
-    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    u, s, v = torch.linalg.svd(matrix, full_matrices=False)
-    matrix = u @ torch.diag(s.clamp_min(0.1 * s[0])) @ v
+def test_orthogonal_keeps_the_singular_directions_and_evens_out_the_values(
+    shape: tuple[int, int], scale: float
+) -> None:
+    """U^T X V is diagonal; values a hundredfold apart come out within the range of three polynomials."""
+    u, s, v = torch.linalg.svd(torch.randn(shape, generator=torch.Generator().manual_seed(1)), full_matrices=False)
+    matrix = u @ torch.diag(torch.logspace(-2, 0, len(s))) @ v
     found = orthogonal(scale * matrix)
-    assert torch.linalg.matrix_norm(found - u @ v, 2) < 0.2
+    turned = u.T @ found @ v.T
     assert found.shape == shape
-
-
-def test_the_update_keeps_the_singular_directions() -> None:
-    matrix = torch.randn(6, 9, generator=torch.Generator().manual_seed(0))
-    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
-    turned = u.T @ orthogonal(matrix) @ v.T
-    torch.testing.assert_close(turned, torch.diag(turned.diag()), rtol=0, atol=1e-4)
+    torch.testing.assert_close(turned, torch.diag(turned.diag()), rtol=0, atol=1e-3)
+    assert turned.diag().min() > 0.2
+    assert turned.diag().max() < 2.7
 
 
 def test_one_step_by_hand() -> None:

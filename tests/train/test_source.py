@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -29,7 +28,9 @@ def of(kind: str, store: Store, seed: int = 0) -> Source:
 
 
 def contents(blocks: Blocks) -> list[tuple[int, ...]]:
-    rows = torch.cat([blocks.anchor[:, None], blocks.before[:, None], blocks.place[blocks.pivot][:, None], blocks.labels], 1)
+    rows = torch.cat(
+        [blocks.anchor[:, None], blocks.before[:, None], blocks.place[blocks.pivot][:, None], blocks.labels], 1
+    )
     return [tuple(row) for row in rows.tolist()]
 
 
@@ -39,7 +40,9 @@ def test_batches_depend_on_their_number_and_the_seed_alone(kind: str, store: Sto
     numbers = [0, 1, one.steps_per_epoch, one.steps_per_epoch + 1, 7]
     wanted = {i: one.batch(i, 0, 1, 0) for i in numbers}
     for i in reversed(numbers):  # asked for in another order
-        assert all(torch.equal(getattr(two.batch(i, 0, 1, 0), f.name), getattr(wanted[i], f.name)) for f in fields(Blocks))
+        assert all(
+            torch.equal(getattr(two.batch(i, 0, 1, 0), f.name), getattr(wanted[i], f.name)) for f in fields(Blocks)
+        )
     assert contents(of(kind, store, seed=1).batch(0, 0, 1, 0)) != contents(wanted[0])
     assert contents(wanted[0]) != contents(wanted[one.steps_per_epoch])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -24,8 +25,6 @@ NAMES = ("ce", "kl", "tv", "kl_teacher")
 
 def blocks(K: int) -> Blocks:
     """Whole and short blocks of a few conversations."""
-    from dataclasses import replace
-
     capturer = Capturer(TOY, replace(SETTINGS, K=K, whole_blocks=False, anchors_per_sequence=5))
     return merge([capturer.capture(c) for c in talks()[:3]])
 
@@ -65,7 +64,7 @@ def test_a_stage_loss_equals_the_loops(name: str, words: tuple[int, ...], K: int
         ids, rows = DLite.id_maps(vocab)
     found, parts = stage_loss(logits, given, Losses(**{name: 2.0}), GAMMA, TOY, ids, rows, teacher)
     wanted, weight = slow_loss(logits, given, name, words, teacher)
-    assert 0 < weight
+    assert weight > 0
     assert found.weight.item() == pytest.approx(weight, rel=1e-5)
     assert parts[name] == pytest.approx(wanted.item(), rel=1e-4)
     torch.testing.assert_close(found.sum, 2 * wanted, rtol=1e-4, atol=1e-5)
@@ -108,7 +107,9 @@ def test_a_network_takes_the_targets_sizes_unless_told() -> None:
     own = network_config(recipe().drafter, TOY.info, None)
     assert own.backbone.num_layers == 1
     assert (own.backbone.hidden_size, own.backbone.num_heads, own.backbone.head_dim) == (16, 2, 8)
-    assert (own.taps, own.vocab_size, own.num_target_layers) == ((0, 2, 5), 12, 6)
-    told = network_config(recipe(drafter={"num_kv_heads": 2, "intermediate_size": 5, "taps": (1, 3, 5)}).drafter, TOY.info, (1, 2))
+    assert (own.taps, own.vocab_size, own.num_target_layers) == ((0, 1, 5), 12, 6)
+    told = network_config(
+        recipe(drafter={"num_kv_heads": 2, "intermediate_size": 5, "taps": (1, 3, 5)}).drafter, TOY.info, (1, 2)
+    )
     assert (told.backbone.num_kv_heads, told.backbone.intermediate_size) == (2, 5)
     assert (told.taps, told.draft_vocab) == ((1, 3, 5), (1, 2))

@@ -104,7 +104,13 @@ def _collect(
     running: set[Future[Conversation]], writer: JsonlWriter, tally: Tally, progress: Progress | None
 ) -> set[Future[Conversation]]:
     finished, running = wait(running, return_when=FIRST_COMPLETED)
+    failed = [future for future in finished if future.exception()]
+    if failed and running:  # keep what the others still answer before giving up
+        more, running = wait(running)
+        finished |= more
     for future in finished:
+        if future.exception():
+            continue
         conversation = future.result()
         writer.write(to_record(conversation))
         tally.written += 1
@@ -113,4 +119,6 @@ def _collect(
         tally.looping += conversation.looping
         if progress:
             progress(conversation)
+    for future in failed:
+        future.result()  # raises
     return running

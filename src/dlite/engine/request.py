@@ -16,7 +16,7 @@ from dlite.types import Generation, Round, Seconds
 
 @dataclass(frozen=True)
 class Request:
-    """What to continue and how. ``K`` drafts a round at most (None: all the drafter can); 0 is plain decoding."""
+    """What to continue and how. ``K`` drafts a round at most; None is all the drafter can."""
 
     ids: tuple[int, ...]
     max_new_tokens: int = 256
@@ -49,7 +49,9 @@ def check(request: Request, info: TargetInfo, max_drafts: int) -> None:
         raise RequestError(
             f"logit_bias names token id {odd[0]}. {info.name} has token ids 0 to {info.vocab_size - 1}. Correct the id."
         )
-    if request.K is not None and not 0 < request.K <= max(max_drafts, 1):
+    if request.K is not None and max_drafts == 0:
+        raise RequestError(f"K is {request.K}, but the drafter 'none' makes no drafts. Leave K out.")
+    if request.K is not None and not 0 < request.K <= max_drafts:
         raise RequestError(
             f"K is {request.K}. This drafter proposes 1 to {max_drafts} drafts a round. For plain decoding use the "
             "drafter 'none'."

@@ -51,7 +51,8 @@ def merge(parts: list[Blocks]) -> Blocks:
 def window(blocks: Blocks, width: int) -> tuple[Tensor, Tensor, Tensor]:
     """The captured positions before each pivot: (row of ``taps`` [N,W], distance to the anchor [N,W], real [N,W]).
 
-    A row is real while positions follow each other without a gap in the same conversation.
+    A row is real while positions follow each other without a gap in the same conversation. Conversations are told
+    apart only up to the captured history: ``width`` must not be larger.
     """
     offsets = torch.arange(width, 0, -1, device=blocks.pivot.device)
     rows = blocks.pivot[:, None] - offsets

@@ -65,8 +65,7 @@ class FusedProjections:
     def __init__(self, linears: list[nn.Linear]) -> None:
         biases = [x.bias if x.bias is not None else x.weight.new_zeros(x.out_features) for x in linears]
         bias = torch.cat(biases) if any(x.bias is not None for x in linears) else None
-        weights: list[Tensor] = [x.weight for x in linears]
-        self.product = PackedLinear(torch.cat(weights), bias)
+        self.product = PackedLinear(torch.cat([x.weight.detach() for x in linears]), bias)
         self.sizes = [x.out_features for x in linears]
         self._input: Tensor | None = None
         self._parts: tuple[Tensor, ...] = ()

@@ -12,7 +12,7 @@ from dlite.target.base import Rows, TargetInfo, TargetOutput
 
 
 class ToyTokenizer:
-    """Each id is one letter; the last ids of a larger vocabulary repeat the alphabet in capitals and beyond."""
+    """Each id is one character, from id 1 = 'a' on; id 0 is the silent stop token."""
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size

@@ -126,7 +126,8 @@ class _Run:
             )
         if state["teacher"] is not None:
             window = max(s.window for s in self.recipe.stages[: state["stage"] + 1])
-            self.teacher = self._fresh(window)
+            # Frozen as in an unbroken run: PyTorch picks other kernels, with other last bits, for weights that train.
+            self.teacher = self._fresh(window).requires_grad_(False)
             self.teacher.load_state_dict(state["teacher"])
         self._enter_stage(state["stage"], state)
         self.step = state["step"]

@@ -39,7 +39,10 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """Approximately U V^T of the matrix's singular value decomposition, by three odd polynomials of degree five."""
+    """Towards U V^T of the matrix's singular value decomposition, by three odd polynomials of degree five.
+
+    Three are cheap, not exact: singular values between 1/100 and all of the norm come out between 0.2 and 2.7.
+    """
     tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if tall else matrix
     x = x / (x.norm() * 1.01 + 1e-7)
