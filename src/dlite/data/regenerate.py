@@ -48,6 +48,13 @@ class Tally:
     truncated: int = 0
     looping: int = 0
 
+    def add(self, conversation: Conversation) -> None:
+        """Count a conversation that was written."""
+        self.written += 1
+        self.tokens += sum(conversation.wrote)
+        self.truncated += not conversation.finished
+        self.looping += conversation.looping
+
 
 def regenerate(
     target: Target,
@@ -143,10 +150,7 @@ def _advance(
                 continue
         conversation = _close(call, answer)
         writer.write(to_record(conversation))
-        tally.written += 1
-        tally.tokens += sum(call.wrote)
-        tally.truncated += not conversation.finished
-        tally.looping += conversation.looping
+        tally.add(conversation)
         if progress:
             progress(conversation)
 

@@ -113,10 +113,7 @@ def _collect(
             continue
         conversation = future.result()
         writer.write(to_record(conversation))
-        tally.written += 1
-        tally.tokens += sum(conversation.wrote)
-        tally.truncated += not conversation.finished
-        tally.looping += conversation.looping
+        tally.add(conversation)
         if progress:
             progress(conversation)
     for future in failed:

@@ -63,7 +63,7 @@ class FusedProjections:
     """Several projections of one input as a single product; each member returns its slice of the shared result."""
 
     def __init__(self, linears: list[nn.Linear]) -> None:
-        biases = [x.bias if x.bias is not None else x.weight.new_zeros(x.out_features) for x in linears]
+        biases: list[Tensor] = [x.bias if x.bias is not None else x.weight.new_zeros(x.out_features) for x in linears]
         bias = torch.cat(biases) if any(x.bias is not None for x in linears) else None
         self.product = PackedLinear(torch.cat([x.weight.detach() for x in linears]), bias)
         self.sizes = [x.out_features for x in linears]
