@@ -216,7 +216,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"there is no drafter folder {folder}. Expected a folder with {CONFIG} and {WEIGHTS}.")
     try:
         return json.loads((folder / CONFIG).read_text())  # type: ignore[no-any-return]
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / CONFIG} cannot be read ({error}). Expected a DLite drafter folder.") from None
 
 

@@ -37,6 +37,9 @@ def main() -> None:
     except DliteError as error:
         print(f"dlite: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(f"dlite: {error.filename or 'a file'} cannot be used: {error.strerror or error}.", file=sys.stderr)
+        sys.exit(2)
 
 
 @app.command()
@@ -72,7 +75,8 @@ def generate(
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
 ) -> None:
-    """Continue a prompt, with a drafter or plainly (--drafter none): the text is the same, the time is not.
+    """Continue a prompt, with a drafter or plainly (--drafter none): the same text, or with a temperature the same
+    distribution of texts, in less time.
 
     Example: dlite generate --prompt "Write a haiku about rivers." --json
     """
@@ -134,7 +138,7 @@ def regenerate(
     out: Annotated[Path, typer.Option(help="Where conversations are appended; run again to go on after a stop.")],
     target: TargetOption = "smollm2-135m",
     drafter: Annotated[
-        str, typer.Option(help="Speed regeneration up with a drafter you have; the answers are the same.")
+        str, typer.Option(help="Speed regeneration up with a drafter you have; greedy answers are the same.")
     ] = "none",
     server: Annotated[
         str | None, typer.Option(help="Use an OpenAI-compatible server at this URL instead of a local target.")
@@ -168,7 +172,7 @@ def regenerate(
         batch,
         max_context,
         SamplingParams(temperature=temperature, seed=seed),
-        prefix_entries=batch + 1 if any("instance_id" in p.id or len(p.messages) > 2 for p in wanted) else 0,
+        prefix_entries=batch + 1 if any(len(p.messages) > 2 or len(p.turns) > 1 for p in wanted) else 0,
     )
     with _bar("answers", len(wanted)) as advance:
         tokens = 0
@@ -206,7 +210,7 @@ def features(
     """
     from dlite.api import load_target
     from dlite.config import load_recipe
-    from dlite.data.conversations import training_split
+    from dlite.data.conversations import check_vocabulary, training_split
     from dlite.features.capture import Capturer
     from dlite.features.store import estimate, write_store
     from dlite.train.run import capture_settings
@@ -215,6 +219,7 @@ def features(
     train, _ = training_split(conversations, keep_truncated=plan.features.truncated == "keep")
     train.sort(key=lambda c: c.ids)  # turns of one conversation side by side: a shared beginning is computed once
     model = load_target(plan.target, device=device, dtype=dtype)
+    check_vocabulary(train, model.info)
     settings = capture_settings(plan, model.info, history)
     size = estimate(train, settings, model.info.hidden_size, plan.features.dtype)
     found = f"{size.conversations} conversations, {size.anchors} anchors"
@@ -294,7 +299,7 @@ def bench(
     from dlite.sampling import SamplingParams
 
     model = load_target(target, device=device, dtype=dtype)
-    bench_files(
+    same = bench_files(
         model,
         workload,
         drafter or ["shipped"],
@@ -309,6 +314,7 @@ def bench(
         seed=seed,
         argv=sys.argv,
     )
+    raise typer.Exit(0 if same else 1)
 
 
 @app.command()
@@ -326,7 +332,10 @@ def demo(
     from dlite.demo import demo as run
 
     model = load_target(target)
-    run(model, load_drafter(drafter, model), out, K=k, max_new_tokens=max_new_tokens, argv=sys.argv)
+    same = run(
+        model, load_drafter(drafter, model), out, K=k, max_new_tokens=max_new_tokens, name=drafter, argv=sys.argv
+    )
+    raise typer.Exit(0 if same else 1)
 
 
 @app.command()

@@ -40,5 +40,6 @@ def require(module: str, *, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise DliteError(
-            f"{module!r} is not installed ({error}). It is needed here. Install it with: pip install 'dlite[{extra}]'"
+            f"{module!r} is not installed ({error}). It is needed here. Install it with: pip install {module}, or dlite with its "
+            f"extra [{extra}]."
         ) from None

@@ -57,7 +57,16 @@ def test_a_damaged_compressed_file_is_a_data_error(tmp_path: Path, damage: str) 
         list(read_jsonl(path))
 
 
-@pytest.mark.parametrize("torn", [b"", b'{"a": 3', b"x" * 5000, b'{"a": 3}'])
+def test_a_whole_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
+    """A file made by hand may lack the last line feed; cutting that line would lose a record."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}')
+    with JsonlWriter(path) as writer:
+        writer.write({"a": 2})
+    assert [r for _, r in read_jsonl(path)] == [{"a": 1}, {"a": 2}]
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"a": 3', b"x" * 5000])
 def test_a_torn_last_line_is_cut_and_appending_goes_on(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "deep" / "a.jsonl"
     with JsonlWriter(path) as writer:

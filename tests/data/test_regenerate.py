@@ -68,7 +68,7 @@ def test_sampled_answers_repeat_with_their_seed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", range(0, 12, 4))
-@pytest.mark.parametrize("torn", [b"", b'{"id": "p3", "so', b'{"id": "p3"}'])
+@pytest.mark.parametrize("torn", [b"", b'{"id": "p3", "so', b'{"id": "p3"'])
 def test_a_killed_run_goes_on_by_id(tmp_path: Path, kept: int, torn: bytes) -> None:
     _, wanted = run(tmp_path / "whole.jsonl")
     lines = (tmp_path / "whole.jsonl").read_bytes().splitlines(keepends=True)

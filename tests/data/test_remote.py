@@ -72,8 +72,9 @@ def test_ids_are_sent_and_kept(tmp_path: Path) -> None:
     with server(echo) as (address, seen):
         tally = ask(address, tmp_path / "a.jsonl")
     assert (tally.written, tally.tokens) == (5, 20)
-    options = {"max_tokens": 7, "temperature": 0.5, "seed": 3, "return_token_ids": True, "model": "the/target"}
+    options = {"max_tokens": 7, "temperature": 0.5, "return_token_ids": True, "model": "the/target"}
     assert all(body.items() >= (options | {"path": "/v1/completions"}).items() for body in seen)
+    assert len({body["seed"] for body in seen}) == len(seen)  # a prompt's own, whatever the others are
     talks = list(read_conversations(tmp_path / "a.jsonl", all_answers=True))
     assert {t.id for t in talks} == {p.id for p in PROMPTS}
     for talk in talks:

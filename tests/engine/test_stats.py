@@ -27,11 +27,17 @@ def test_acceptance_by_position_counts_only_rounds_that_reach_it() -> None:
 
 @pytest.mark.parametrize("period", [1, 5, 24])
 def test_repetition_is_seen_up_to_its_longest_period(period: int) -> None:
-    ids = [1000 + i for i in range(20)] + [i % period for i in range(64)]
+    ids = [1000 + i for i in range(40)] + [i % period for i in range(64)]
     assert is_looping(ids)
     assert not is_looping([*ids[:-30], -1, *ids[-29:]])
 
 
 def test_longer_periods_and_short_texts_are_no_loops() -> None:
     assert not is_looping([i % 25 for i in range(200)])
-    assert not is_looping([1] * 63)
+    assert not is_looping([1] * 35)
+
+
+def test_a_short_answer_that_ends_in_a_loop_is_one() -> None:
+    """An agent's 64-token answer: 20 tokens of text, then the same words until the limit."""
+    assert is_looping([*range(100, 120), *([1, 2, 3] * 15)][:64])
+    assert not is_looping([*range(100, 140), *([1, 2, 3] * 8)])

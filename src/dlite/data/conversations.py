@@ -10,6 +10,7 @@ from typing import Any
 from dlite.data.jsonl import read_jsonl
 from dlite.engine.stats import is_looping
 from dlite.errors import DataError
+from dlite.target.base import TargetInfo
 from dlite.types import Conversation
 
 
@@ -71,6 +72,16 @@ def _spans(wrote: tuple[bool, ...]) -> list[list[int]]:
 def is_held_out(conversation_id: str) -> bool:
     """One conversation in fifty, by its id alone, is never trained on: tau during training is measured on these."""
     return int(hashlib.sha256(conversation_id.encode()).hexdigest(), 16) % 50 == 0
+
+
+def check_vocabulary(conversations: Sequence[Conversation], info: TargetInfo) -> None:
+    """Refuse conversations with token ids that the target does not have: they are another model's."""
+    for conversation in conversations:
+        if max(conversation.ids) >= info.vocab_size:
+            raise DataError(
+                f"conversation {conversation.id!r} has token id {max(conversation.ids)}; {info.name} has {info.vocab_size} "
+                "tokens. Regenerate the answers with the target you train for."
+            )
 
 
 def training_split(

@@ -45,21 +45,27 @@ def _record(line: bytes, where: str) -> dict[str, Any]:
 
 
 def trim_torn_line(path: Path) -> None:
-    """Cut an unfinished last line that a killed writer left, so that appending goes on cleanly."""
+    """Make a file ready for appending: end its last line, or cut it where a killed writer left it unfinished."""
     if not path.exists():
         return
     with path.open("rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        position = size
-        while position > 0:
+        size = position = file.seek(0, os.SEEK_END)
+        at = -1
+        while position > 0 and at < 0:
             step = min(4096, position)
-            file.seek(position - step)
-            at = file.read(step).rfind(b"\n")
-            if at >= 0:
-                file.truncate(position - step + at + 1)
-                return
             position -= step
-        file.truncate(0)
+            file.seek(position)
+            at = file.read(step).rfind(b"\n")
+        start = position + at + 1 if at >= 0 else 0
+        if start == size:
+            return
+        file.seek(start)
+        try:
+            json.loads(file.read())
+        except ValueError:
+            file.truncate(start)
+        else:
+            file.write(b"\n")
 
 
 class JsonlWriter:

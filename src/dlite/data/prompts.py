@@ -13,7 +13,19 @@ from dlite.data.jsonl import read_jsonl
 from dlite.errors import DataError
 
 QUESTION_KEYS = ("prompt", "question", "problem", "instruction", "text")
-SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "system": "system", "tool": "tool", "function": "tool"}
+SHAREGPT_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "function_call": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "function": "tool",
+    "function_response": "tool",
+    "observation": "tool",
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,8 @@ def read_prompts(
     source = Path(path).name.split(".")[0]
     for number, record in read_jsonl(path):
         _check_lists(record, f"{path}, line {number}")
-        key = str(record.get("id", record.get("task_id", number)))
+        given = (record.get(name) for name in ("id", "task_id"))
+        key = str(next((value for value in given if value is not None), number))
         if "instance_id" in record and isinstance(record.get("messages"), list):
             yield from _trace(record, source, calls_per_trace, max_chars, seed)
         else:

@@ -6,8 +6,9 @@ ids it lacks.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dlite.data.chat import encode, render
@@ -96,6 +97,11 @@ def finished_ids(out: Path) -> set[str]:
     return {str(record.get("id")) for _, record in read_jsonl(out)}
 
 
+def prompt_seed(seed: int, prompt_id: str) -> int:
+    """A prompt's own seed, so that equal prompts are not answered with equal coins."""
+    return zlib.crc32(f"{seed}-{prompt_id}".encode())
+
+
 def opening_ids(target: Target, prompt: Prompt) -> list[int]:
     """Token ids up to the first answer."""
     messages = [*prompt.messages, *({"role": "user", "content": turn} for turn in prompt.turns[:1])]
@@ -121,7 +127,8 @@ class _Open:
 
 
 def _submit(engine: Engine, open_calls: dict[int, _Open], call: _Open, settings: RegenerateSettings) -> None:
-    request = Request(tuple(call.ids), settings.max_new_tokens, sampling=settings.sampling)
+    sampling = replace(settings.sampling, seed=prompt_seed(settings.sampling.seed, call.prompt.id))
+    request = Request(tuple(call.ids), settings.max_new_tokens, sampling=sampling)
     open_calls[engine.submit(request)] = call
 
 

@@ -17,7 +17,7 @@ from dlite.data.chat import render
 from dlite.data.conversations import to_record
 from dlite.data.jsonl import JsonlWriter
 from dlite.data.prompts import Prompt
-from dlite.data.regenerate import Progress, RegenerateSettings, Tally, finished_ids
+from dlite.data.regenerate import Progress, RegenerateSettings, Tally, finished_ids, prompt_seed
 from dlite.engine.stats import is_looping
 from dlite.errors import DataError
 from dlite.types import Conversation
@@ -78,7 +78,7 @@ def _answer(
         "prompt": ids,
         "max_tokens": settings.max_new_tokens,
         "temperature": settings.sampling.temperature,
-        "seed": settings.sampling.seed,
+        "seed": prompt_seed(settings.sampling.seed, prompt.id),
         "return_token_ids": True,
     }
     try:

@@ -22,8 +22,10 @@ from dlite.target.base import Target
 CALLS = Path(__file__).with_name("calls.jsonl")
 
 
-def demo(target: Target, drafter: Drafter, out: Path, *, K: int | None, max_new_tokens: int, argv: list[str]) -> Path:
-    """Stream each prompt with accepted drafts marked, then measure plain against drafted; returns the HTML page."""
+def demo(
+    target: Target, drafter: Drafter, out: Path, *, K: int | None, max_new_tokens: int, name: str, argv: list[str]
+) -> bool:
+    """Stream each prompt with accepted drafts marked, then measure plain against drafted; True if the texts were equal."""
     console = Console()
     calls = load(CALLS, workload="demo", max_new_tokens=max_new_tokens)
     titles = [record["id"] for _, record in read_jsonl(CALLS)]
@@ -35,7 +37,7 @@ def demo(target: Target, drafter: Drafter, out: Path, *, K: int | None, max_new_
     result = run(
         target, [Arm("DLite", drafter, K)], calls, render=render, settings=BenchSettings(warmup_tokens=4), progress=True
     )
-    report = build(result, argv=argv, conditions={"drafter": "the one that ships with dlite"})
+    report = build(result, argv=argv, conditions={"drafter": name})
     write_json(report, out / "demo.json")
     page = out / "demo.html"
     write_html(report, page)
@@ -44,7 +46,7 @@ def demo(target: Target, drafter: Drafter, out: Path, *, K: int | None, max_new_
     console.print(
         f"\nidentical to plain decoding: {'yes' if same else 'NO'}\nreport: {page.resolve()}", highlight=False
     )
-    return page
+    return same
 
 
 def _stream(console: Console, target: Target, drafter: Drafter, call: Call, title: str, K: int | None) -> None:

@@ -135,7 +135,7 @@ class Engine:
         return output.logits[0, -1], output.taps[0, -1].clone()
 
     def _round(self) -> None:
-        begin = perf_counter()
+        begin = self._now()
         rows, cache = self._rows, self._cache_of()
         counts = [self._drafts_wanted(row) for row in rows]
         chooser = BatchChooser(rows, self.target.info.vocab_size)
@@ -144,19 +144,19 @@ class Engine:
             if max(counts)
             else _nothing(len(rows), self.target.device)
         )
-        drafted = perf_counter()
+        drafted = self._now()
         anchors = torch.tensor([[row.tokens[-1]] for row in rows], device=proposal.tokens.device)
         tokens = torch.cat([anchors, proposal.tokens], 1)
         output = self.target.forward(tokens, cache, 0, self.drafter.taps, "all")
         verdict = verify(output.logits, proposal, chooser)
         accepted, following = verdict.num_accepted.tolist(), verdict.next_token.tolist()
         drafts, sizes = proposal.tokens.tolist(), proposal.num_tokens.tolist()
-        verified = perf_counter()
+        verified = self._now()
         rounds = []
         for index in range(len(rows) - 1, -1, -1):  # backwards: a finished row is replaced by the last one
             row, kept = rows[index], accepted[index]
             cache.lengths[index] += kept + 1
-            row.pivot = output.taps[index, kept]
+            row.pivot = output.taps[index, kept].clone()  # not the whole pass
             context = len(row.tokens)
             committed = self._commit(index, [*drafts[index][:kept], following[index]], kept)
             rounds.append((row, Round(sizes[index], kept, committed, context)))
@@ -237,6 +237,12 @@ class Engine:
             self._cache = self.target.new_cache(self.max_batch, length)
         self._cache.reserve(length)
         self._cache.lengths[index] = 0
+
+    def _now(self) -> float:
+        """The clock, after a GPU has done what it was asked: otherwise a draft would seem to cost its launch only."""
+        if self.target.device.type == "cuda":
+            torch.cuda.synchronize(self.target.device)
+        return perf_counter()
 
     def _cache_of(self) -> Cache:
         if self._cache is None:

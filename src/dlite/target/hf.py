@@ -43,6 +43,8 @@ class HFTarget:
             kind: (config.sliding_window if kind == "sliding_attention" else None)
             for kind in set(getattr(config, "layer_types", None) or ())
         }
+        plain_window = None if self._windows else getattr(config, "sliding_window", None)
+        self._window: int | None = plain_window  # Mistral: one window for every layer, without layer types
         parameters = inspect.signature(model.forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
         self._output_weight = model.get_output_embeddings().weight
@@ -53,14 +55,14 @@ class HFTarget:
             vocab_size=self._output_weight.shape[0],
             hidden_size=config.hidden_size,
             num_layers=len(self._layers),
-            context_length=config.max_position_embeddings,
+            context_length=getattr(config, "max_position_embeddings", None) or 2048,
             stop_ids=_stop_ids(model, tokenizer),
             tokenizer_hash=tokenizer_hash(tokenizer),
             layer=_layer_sizes(config),
         )
         _use_grouped_attention(model)
         self._lean: LeanDecoder | None = None
-        if freeze and freeze_for_cpu(model) and LeanDecoder.fits(model, self._windows):
+        if freeze and freeze_for_cpu(model) and not self._window and LeanDecoder.fits(model, self._windows):
             self._lean = LeanDecoder(model)
 
     def new_cache(self, rows: int, length: int) -> RaggedCache:
@@ -157,7 +159,7 @@ class HFTarget:
             masks = {kind: make(window) for kind, window in self._windows.items()}
             whole = torch.zeros(1, 1, 1, visible, dtype=self.dtype, device=self.device)
             return {kind: whole if mask is None else mask for kind, mask in masks.items()}
-        return make(None)
+        return make(self._window)
 
 
 def load_hf(path: str, *, name: str | None = None, device: str = "cpu", dtype: torch.dtype = torch.float32) -> HFTarget:
@@ -170,8 +172,8 @@ def load_hf(path: str, *, name: str | None = None, device: str = "cpu", dtype: t
         model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
         model = model.to(device)
         tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # transformers, safetensors and torch raise what they meet
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise TargetError(
             f"no usable target at {path!r}: {reason} Expected a Hugging Face hub id, a folder with config.json and "
             "safetensors, a .gguf file, or a built-in name such as smollm2-135m."
@@ -225,7 +227,7 @@ def _layer_sizes(config: Any) -> BackboneConfig:
         num_heads=heads,
         num_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        intermediate_size=config.intermediate_size,
+        intermediate_size=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
         rms_norm_eps=getattr(config, "rms_norm_eps", 1e-6),
         rope_theta=float(rope.get("rope_theta") or getattr(config, "rope_theta", None) or 10000.0),
     )

@@ -7,6 +7,7 @@ again, a run repeats the steps after its last save and gives the same losses.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import random
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from safetensors import SafetensorError
 from torch import Tensor
 
 from dlite.checkpoint import save_drafter
@@ -111,16 +113,17 @@ class _Run:
         path = self.out / "state.pt"
         recipe = self.recipe.model_dump(mode="json")
         if not path.exists():
-            (self.out / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n")
-            for name in ("losses.jsonl", "tau.jsonl"):
-                (self.out / name).unlink(missing_ok=True)
+            if self.accelerator.is_main_process:
+                (self.out / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n")
+                for name in ("losses.jsonl", "tau.jsonl"):
+                    (self.out / name).unlink(missing_ok=True)
             self._enter_stage(0)
             return
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises what it meets
             raise DataError(f"{path} cannot be read ({error}). Delete it to train from the start.") from None
-        if state["recipe"] != json.dumps(recipe, sort_keys=True) or state["total"] != self.total:
+        if [state[key] for key in ("recipe", "total", "plan")] != [self._recipe_text(), self.total, self._plan()]:
             raise ConfigError(
                 f"{self.out} was begun with another recipe or other data. Use the same ones to go on, or another --out."
             )
@@ -131,8 +134,10 @@ class _Run:
             self.teacher.load_state_dict(state["teacher"])
         self._enter_stage(state["stage"], state)
         self.step = state["step"]
-        for name in ("losses.jsonl", "tau.jsonl"):
-            _keep_steps(self.out / name, self.step)
+        if self.accelerator.is_main_process:
+            for name in ("losses.jsonl", "tau.jsonl"):
+                _keep_steps(self.out / name, self.step)
+        self.accelerator.wait_for_everyone()
 
     def one_step(self) -> None:
         """One optimizer step: accumulate sums, divide by the global weight, clip, update, log."""
@@ -147,17 +152,17 @@ class _Run:
         for parameter in self.trained:
             if parameter.grad is not None:  # DDP has averaged over ranks, so times their number
                 parameter.grad.mul_(self.accelerator.num_processes / weight)
-        torch.nn.utils.clip_grad_norm_(self.trained, self.recipe.train.clip)
+        norm = torch.nn.utils.clip_grad_norm_(self.trained, self.recipe.train.clip)
+        loss = float(self.accelerator.reduce(total.sum, "sum") / weight)
+        if not (math.isfinite(loss) and math.isfinite(float(norm))):
+            raise DliteError(
+                f"step {self.step + 1} has loss {loss} and gradient norm {float(norm)}. Expected finite numbers. Lower lr, or "
+                f"use precision 'no'; the last good state is in {self.out}."
+            )
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.step += 1
-        loss = float(self.accelerator.reduce(total.sum, "sum") / weight)
-        if not math.isfinite(loss):
-            raise DliteError(
-                f"the loss of step {self.step} is {loss}. Expected a finite number. Lower lr, or use precision 'no'; the "
-                f"last good state is in {self.out}."
-            )
         self._log(loss, {k: v / float(total.weight) for k, v in parts.items()}, blocks, perf_counter() - begin)
 
     def _accumulate(self) -> tuple[LossSum, dict[str, float], int]:
@@ -261,8 +266,9 @@ class _Run:
         if not self.accelerator.is_main_process:
             return
         state = {
-            "recipe": json.dumps(self.recipe.model_dump(mode="json"), sort_keys=True),
+            "recipe": self._recipe_text(),
             "total": self.total,
+            "plan": self._plan(),
             "step": self.step,
             "stage": self.stage_index,
             "network": self._net().state_dict(),
@@ -275,12 +281,20 @@ class _Run:
             part.replace(self.out / "state.pt")
             if not self._net().config.history_window:
                 save_drafter(self._net(), self.out / "drafter", self.target.info, dtype=torch.bfloat16)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, SafetensorError) as error:
             part.unlink(missing_ok=True)
             raise DataError(
                 f"the training state cannot be written to {self.out} ({error}). The one before is intact. Make room and "
                 "run the same command again."
             ) from None
+
+    def _recipe_text(self) -> str:
+        return json.dumps(self.recipe.model_dump(mode="json"), sort_keys=True)
+
+    def _plan(self) -> str:
+        """What a resumed run must share beside the recipe: the network, its draft vocabulary, the amount of data."""
+        text = f"{self.config} {self.source.steps_per_epoch}"
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def evaluate(self) -> None:
         """Acceptance length on held-out prompts, by the decoding engine itself."""
@@ -322,7 +336,7 @@ def held_out_tau(target: Target, drafter: DLite, prompts: Sequence[tuple[int, ..
     numbers = [engine.submit(Request(ids, tokens)) for ids in prompts]
     engine.run()
     answers = [engine.result(n) for n in numbers]
-    rounds = [r for a in answers if not is_looping(a.token_ids, window=48) for r in a.rounds]
+    rounds = [r for a in answers if not is_looping(a.token_ids) for r in a.rounds]
     shares = [round(x, 4) for x in acceptance_by_position(rounds)]
     return {"tau": round(tau(rounds), 4), "acceptance_by_position": shares, "rounds": len(rounds)}
 

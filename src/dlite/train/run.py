@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from accelerate import PartialState
 
 from dlite.checkpoint import load_drafter
 from dlite.config import Recipe, load_recipe
-from dlite.data.conversations import training_split
+from dlite.data.conversations import check_vocabulary, training_split
 from dlite.drafters.dlite import DLiteConfig
 from dlite.errors import ConfigError, DataError
 from dlite.features.capture import Capturer, CaptureSettings
@@ -45,12 +46,22 @@ def train_from_files(
             f"no conversation of {', '.join(map(str, data))} may be trained on: all are truncated, looping or held out. "
             "Regenerate more, or set features.truncated=keep."
         )
-    place = PartialState(cpu=device == "cpu").device if device in ("auto", "cpu") else device
-    target = load_target(recipe.target, device=str(place), dtype=dtype)
+    if device not in ("auto", "cpu"):
+        raise ConfigError(f"device is {device!r}. Expected auto (the GPU that accelerate gives this process) or cpu.")
+    target = load_target(recipe.target, device=str(PartialState(cpu=device == "cpu").device), dtype=dtype)
+    check_vocabulary(conversations, target.info)
     start = None
     if init is not None:
         start, _ = load_drafter(init, target.info)
-    config = start.config if start else _config(recipe, target.info, conversations)
+    config = _config(recipe, target.info, conversations)
+    if start is not None:
+        for part in (f.name for f in fields(config) if f.name != "draft_vocab"):
+            if getattr(config, part) != getattr(start.config, part):
+                raise ConfigError(
+                    f"the drafter {init} has {part} {getattr(start.config, part)}; the recipe makes {getattr(config, part)}. "
+                    "Use the recipe it was trained with."
+                )
+        config = start.config
     source = _source(recipe, target, conversations, stores)
     prompts = [_opening(c) for c in _spread(held, recipe.train.eval_prompts)]
     return train(recipe, config, target, source, out, held_out=prompts, init=start, report=report)
@@ -80,7 +91,7 @@ def _source(recipe: Recipe, target: Target, conversations: Sequence[Conversation
     settings = capture_settings(recipe, target.info, window)
     if not folders:
         return OnlineSource(Capturer(target, settings), conversations, recipe.train.batch_sequences, recipe.train.seed)
-    store = Store(*folders)
+    store = Store(*folders, verify=True)
     found = store.manifest["settings"]
     for key, wanted in (("taps", list(settings.taps)), ("K", settings.K)):
         if found[key] != wanted:
