@@ -94,7 +94,7 @@ def _transformers_step(model: Any, prompt: tuple[int, ...]) -> Callable[[], Any]
     def step() -> Any:
         output = model(ids[:, -1:], past_key_values=cache, use_cache=True, logits_to_keep=1)
         token = output.logits[:, -1].argmax(-1)
-        cache.crop(len(prompt))
+        cache.crop(-1)
         return token
 
     return step

@@ -17,7 +17,7 @@ def provenance(argv: Sequence[str]) -> dict[str, Any]:
     import torch
 
     return {
-        "argv": list(argv),
+        "argv": [_command(argv[0]), *argv[1:]] if argv else [],
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "dlite": _version("dlite"),
         "torch": str(torch.__version__),
@@ -28,6 +28,12 @@ def provenance(argv: Sequence[str]) -> dict[str, Any]:
         "cpu": _cpu(),
         "threads": torch.get_num_threads(),
     }
+
+
+def _command(path: str) -> str:
+    """What was called, without where it lies."""
+    name = Path(path).name
+    return "dlite" if name == "__main__.py" else name
 
 
 def _version(package: str) -> str | None:
