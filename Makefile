@@ -18,8 +18,8 @@ INSTALL := $(RUN) -m pip install --disable-pip-version-check --no-compile -q -c 
 
 help:
 	@echo "make demo     install what it needs and show DLite working on the embedded model"
-	@echo "make test     install what it needs and run the tests"
-	@echo "make check    ruff, mypy --strict and the tests: what CI runs"
+	@echo "make test     install what it needs and run the tests: what CI runs"
+	@echo "make check    ruff, mypy --strict and the tests"
 	@echo "make docs     write docs/cli.md anew from --help"
 	@echo "make format   let ruff lay out the code"
 	@echo "make clean    remove the virtual environment and what tools left behind"

@@ -39,7 +39,7 @@ def test_the_published_settings() -> None:
             ("stable", 6, 0),
         ]
         assert {(s.lr, s.warmup) for s in plan.stages} == {(6e-4, 0.04)}
-        assert plan.stages[2].losses.model_dump() == {"ce": 0.1, "kl": 0.0, "tv": 1.0, "kl_teacher": 0.0}
+        assert plan.stages[2].losses.model_dump() == {"ce": 0.1, "kl": 0.0, "l1": 1.0, "kl_teacher": 0.0}
         assert (plan.train.gamma, plan.train.clip) == (4.0, 1.0)
         assert (plan.features.anchors_per_sequence, plan.features.max_length) == (512, 4096)
 
@@ -47,11 +47,11 @@ def test_the_published_settings() -> None:
 def test_overrides_are_read_as_toml_or_as_words(small: str) -> None:
     changes = [
         "train.seed=7", "drafter.rank=16", "features.truncated=keep", "drafter.taps=[0, 2, 5]", "stages.0.lr=1e-3",
-        "stages.0.losses.tv=1", "features.whole_blocks=false", "target=other/model",
+        "stages.0.losses.l1=1", "features.whole_blocks=false", "target=other/model",
     ]  # fmt: skip
     plan = load_recipe(small, changes)
     assert (plan.train.seed, plan.drafter.rank, plan.features.truncated) == (7, 16, "keep")
-    assert (plan.drafter.taps, plan.stages[0].lr, plan.stages[0].losses.tv) == ((0, 2, 5), 1e-3, 1)
+    assert (plan.drafter.taps, plan.stages[0].lr, plan.stages[0].losses.l1) == ((0, 2, 5), 1e-3, 1)
     assert (plan.features.whole_blocks, plan.target) == (False, "other/model")
     assert load_recipe(small).train.seed == 0
 

@@ -50,7 +50,7 @@ class Losses(_Strict):
 
     ce: float = 0.0
     kl: float = 0.0
-    tv: float = 0.0
+    l1: float = 0.0
     kl_teacher: float = 0.0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlite.bench.suites import Call, in_range, load, sample
+from dlite.bench.suites import Call, in_range, load
 from dlite.data.jsonl import read_jsonl
 from dlite.errors import ConfigError, DataError
 
@@ -105,17 +105,20 @@ def test_in_range_without_a_match_says_so(tmp_path: Path) -> None:
         in_range(calls, render, None, min_context=5, max_context=4, n=1, seed=0)
 
 
-def test_sample_keeps_conversations_whole(tmp_path: Path) -> None:
+def test_in_range_draws_the_same_calls_for_the_same_seed(tmp_path: Path) -> None:
+    """Conversations are drawn whole, since a turn needs those before it; only the last one may be cut short."""
     calls = load(write(tmp_path / "mt.jsonl", *[{"turns": ["a", "b"]}] * 10))
+
+    def drawn(n: int, seed: int) -> list[Call]:
+        return in_range(calls, render, None, max_context=1000, n=n, seed=seed)
+
     for n in (1, 2, 5, 8, 99):
-        some = sample(calls, n, seed=4)
+        some = drawn(n, 4)
         assert len(some) == min(n, 20)
         assert some == [c for c in calls if c in some]
         names = {c.id for c in some}
         assert all(c.follows is None or c.follows in names for c in some)
-    assert sample(calls, 6, 1) == sample(calls, 6, 1) != sample(calls, 6, 2)
-    with pytest.raises(ConfigError, match="n is 0"):
-        sample(calls, 0, 1)
+    assert drawn(6, 1) == drawn(6, 1) != drawn(6, 2)
 
 
 def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:

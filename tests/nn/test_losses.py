@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dlite.nn import naive
-from dlite.nn.losses import LossSum, cross_entropy, forward_kl, position_weights, total_variation
+from dlite.nn.losses import LossSum, cross_entropy, forward_kl, position_weights, l1_distance
 
 Pair = tuple[Callable[..., LossSum], Callable[..., Tensor]]
 PAIRS: dict[str, Pair] = {
     "ce": (cross_entropy, naive.cross_entropy),
     "kl": (forward_kl, naive.forward_kl),
-    "tv": (total_variation, naive.total_variation),
+    "l1": (l1_distance, naive.l1_distance),
 }
 
 
@@ -62,15 +62,15 @@ def test_softmaxes_are_fp32_whatever_comes_in(name: str) -> None:
     assert torch.equal(fast(half, other, weights).sum, fast(half.float(), other, weights).sum)
 
 
-@pytest.mark.parametrize("fast", [forward_kl, total_variation])
+@pytest.mark.parametrize("fast", [forward_kl, l1_distance])
 def test_no_loss_where_draft_and_target_agree(fast: Callable[..., LossSum]) -> None:
     logits = made("kl")[0].detach()
     assert fast(logits, logits + 3, torch.ones(5)).sum.item() == pytest.approx(0, abs=1e-5)
 
 
-def test_total_variation_has_no_half() -> None:
+def test_l1_distance_has_no_half() -> None:
     far = torch.tensor([[40.0, 0.0]])
-    assert total_variation(far, far.flip(1), torch.ones(1)).sum.item() == pytest.approx(2)
+    assert l1_distance(far, far.flip(1), torch.ones(1)).sum.item() == pytest.approx(2)
 
 
 @given(st.integers(1, 7), st.floats(0.5, 9), st.lists(st.integers(0, 9), min_size=1, max_size=4))

@@ -27,7 +27,7 @@ WARM_UP = {
     "name": "warm-up", "steps": 3, "losses": {"kl_teacher": 1.0}, "lr": 1e-2,
     "from_teacher": ["sequential_head"], "freeze": ["sequential_head"],
 }  # fmt: skip
-STABLE = {"name": "stable", "steps": 5, "losses": {"ce": 0.1, "tv": 1.0}, "lr": 1e-2}
+STABLE = {"name": "stable", "steps": 5, "losses": {"ce": 0.1, "l1": 1.0}, "lr": 1e-2}
 STAGES = (TEACHER, WARM_UP, STABLE)
 
 

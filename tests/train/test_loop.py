@@ -27,7 +27,7 @@ def test_teacher_warm_up_and_stable_learn(tmp_path: Path) -> None:
     for name in ("teacher", "warm-up", "stable"):
         values = [row["loss"] for row in losses(tmp_path) if row["stage"] == name]
         assert sum(values[-5:]) < 0.8 * sum(values[:5]), name
-    assert {"ce", "tv"} <= losses(tmp_path)[-1].keys()
+    assert {"ce", "l1"} <= losses(tmp_path)[-1].keys()
     drafter, _ = load_drafter(folder, TOY.info)
     fresh = stage_network(drafter.config, plan.stages[2], TOY, None, None, 0)
     untrained = held_out_tau(TOY, fresh.freeze(), PROMPTS, 12)["tau"]
@@ -65,7 +65,7 @@ def test_four_sequences_at_once_or_one_by_one_give_the_same_gradient(tmp_path: P
     one, four = losses(tmp_path / "0"), losses(tmp_path / "1")
     assert [row["blocks"] for row in one] == [row["blocks"] for row in four]
     assert [row["loss"] for row in one] == pytest.approx([row["loss"] for row in four], rel=1e-5)
-    assert [row["tv"] for row in one] == pytest.approx([row["tv"] for row in four], rel=1e-5)
+    assert [row["l1"] for row in one] == pytest.approx([row["l1"] for row in four], rel=1e-5)
     ours, theirs = weights(folders[0]), weights(folders[1])
     for name in ours:
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-4)
@@ -117,7 +117,9 @@ def test_a_draft_vocabulary_trains(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
-    with pytest.raises(DliteError, match=r"step \d has loss (nan|inf) and gradient norm .* Expected finite numbers. Lower lr"):
+    with pytest.raises(
+        DliteError, match=r"step \d has loss (nan|inf) and gradient norm .* Expected finite numbers. Lower lr"
+    ):
         run(recipe([{**STABLE, "lr": 1e30, "losses": {"ce": 1.0}}]), tmp_path)
 
 
@@ -180,5 +182,5 @@ def test_losses_go_to_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     board = Board()
     monkeypatch.setattr(loop, "_tensorboard", lambda folder: board)
     run(recipe([{**STABLE, "steps": 2}]), tmp_path)
-    assert board.seen.keys() == {"stable/loss", "stable/ce", "stable/tv", "stable/lr", "held-out/tau"}
+    assert board.seen.keys() == {"stable/loss", "stable/ce", "stable/l1", "stable/lr", "held-out/tau"}
     assert board.seen["stable/loss"] == [1, 2]

@@ -20,7 +20,7 @@ from tests.features.support import SETTINGS, TOY
 from tests.train.support import recipe, talks
 
 GAMMA = 1.7
-NAMES = ("ce", "kl", "tv", "kl_teacher")
+NAMES = ("ce", "kl", "l1", "kl_teacher")
 
 
 def blocks(K: int) -> Blocks:
@@ -43,7 +43,7 @@ def slow_loss(logits: Tensor, given: Blocks, name: str, words: Sequence[int], te
             term = {
                 "ce": lambda q=q, label=label: naive.cross_entropy(q, words.index(label)),
                 "kl": lambda q=q, p=p: naive.forward_kl(q, p),
-                "tv": lambda q=q, p=p: naive.total_variation(q, p),
+                "l1": lambda q=q, p=p: naive.l1_distance(q, p),
                 "kl_teacher": lambda q=q, n=n, i=i: naive.forward_kl(q, teacher[n, i]),
             }[name]()
             total, weight = total + w[i] * term, weight + w[i]
@@ -75,9 +75,9 @@ def test_a_stage_loss_equals_the_loops(name: str, words: tuple[int, ...], K: int
 def test_terms_add_up_with_their_weights() -> None:
     given = blocks(3)
     logits = torch.randn(len(given), 3, 12, generator=torch.Generator().manual_seed(0))
-    found, parts = stage_loss(logits, given, Losses(ce=0.1, tv=1.0), GAMMA, TOY, None, None, None)
-    assert found.sum.item() == pytest.approx(0.1 * parts["ce"] + parts["tv"], rel=1e-5)
-    assert parts.keys() == {"ce", "tv"}
+    found, parts = stage_loss(logits, given, Losses(ce=0.1, l1=1.0), GAMMA, TOY, None, None, None)
+    assert found.sum.item() == pytest.approx(0.1 * parts["ce"] + parts["l1"], rel=1e-5)
+    assert parts.keys() == {"ce", "l1"}
 
 
 def test_each_draft_reads_the_token_before_it() -> None:

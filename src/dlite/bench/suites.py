@@ -58,18 +58,6 @@ def load(path: str | Path, *, workload: str | None = None, max_new_tokens: int =
     return calls
 
 
-def sample(calls: Sequence[Call], n: int, seed: int) -> list[Call]:
-    """``n`` calls (all, if there are fewer), the same for the same seed, in the order of the file.
-
-    Conversations are drawn whole, since a turn needs those before it; only the last one drawn may be cut short.
-    """
-    _positive("n", n)
-    chosen: set[str] = set()
-    for chain in _shuffled_chains(calls, seed):
-        chosen.update(call.id for call in chain[: n - len(chosen)])
-    return [call for call in calls if call.id in chosen]
-
-
 def in_range(
     calls: Sequence[Call], render: Render, tokenizer: Any, *, min_context: int = 0, max_context: int, n: int, seed: int
 ) -> list[Call]:

@@ -36,7 +36,7 @@ def forward_kl(logits: Tensor, target_logits: Tensor, weights: Tensor) -> LossSu
     return LossSum((losses * weights).sum(), weights.sum())
 
 
-def total_variation(logits: Tensor, target_logits: Tensor, weights: Tensor) -> LossSum:
+def l1_distance(logits: Tensor, target_logits: Tensor, weights: Tensor) -> LossSum:
     """sum_i w_i ||p - q_i||_1, without the factor 1/2 (2610.23787, Eq. of the stable stage)."""
     losses = (target_logits.float().softmax(-1) - logits.float().softmax(-1)).abs().sum(-1)
     return LossSum((losses * weights).sum(), weights.sum())

@@ -119,7 +119,7 @@ def forward_kl(row: Tensor, target_row: Tensor) -> Tensor:
     return torch.stack([a * torch.log(a / b) for a, b in zip(p, q, strict=True)]).sum()
 
 
-def total_variation(row: Tensor, target_row: Tensor) -> Tensor:
+def l1_distance(row: Tensor, target_row: Tensor) -> Tensor:
     """sum_x |p(x) - q(x)|, without the factor 1/2."""
     p, q = softmax(target_row), softmax(row)
     return torch.stack([torch.abs(a - b) for a, b in zip(p, q, strict=True)]).sum()

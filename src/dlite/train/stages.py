@@ -17,7 +17,7 @@ from dlite.drafters.dlite import BlockInput, DLite, DLiteConfig, History
 from dlite.errors import ConfigError
 from dlite.features.blocks import Blocks, window
 from dlite.nn.layout import default_taps
-from dlite.nn.losses import LossSum, cross_entropy, forward_kl, position_weights, total_variation
+from dlite.nn.losses import LossSum, cross_entropy, forward_kl, position_weights, l1_distance
 from dlite.target.base import Target, TargetInfo
 from dlite.types import Conversation
 
@@ -119,14 +119,14 @@ def stage_loss(
     terms: dict[str, LossSum] = {}
     if losses.ce:
         terms["ce"] = cross_entropy(q, y, w)
-    if losses.kl or losses.tv:
+    if losses.kl or losses.l1:
         # Each predicting position serves up to K blocks: its target logits are made once.
         used, place = torch.unique(blocks.rows[:, :K][keep], return_inverse=True)
         p = target.last_tap_logits(blocks.last[used], ids)[place]
         if losses.kl:
             terms["kl"] = forward_kl(q, p, w)
-        if losses.tv:
-            terms["tv"] = total_variation(q, p, w)
+        if losses.l1:
+            terms["l1"] = l1_distance(q, p, w)
     if losses.kl_teacher:
         if teacher_logits is None:
             raise ConfigError(
