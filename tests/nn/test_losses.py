@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dlite.nn import naive
-from dlite.nn.losses import LossSum, cross_entropy, forward_kl, position_weights, l1_distance
+from dlite.nn.losses import LossSum, cross_entropy, forward_kl, l1_distance, position_weights
 
 Pair = tuple[Callable[..., LossSum], Callable[..., Tensor]]
 PAIRS: dict[str, Pair] = {

@@ -13,7 +13,8 @@ def is_looping(ids: Sequence[int]) -> bool:
     """Degenerate repetition: the end of an answer repeats with a period of at most 24 tokens.
 
     The end is its last 64 tokens, or two thirds of an answer shorter than 96, which then must repeat three times; an
-    answer below 36 tokens is never called a loop. Such text inflates tau for every drafter, so it is left out of training and counted apart in reports.
+    answer below 36 tokens is never called a loop. Such text inflates tau for every drafter, so it is left out of
+    training and counted apart in reports.
     """
     window = min(64, 2 * len(ids) // 3)
     if window < 24:

@@ -17,7 +17,7 @@ from dlite.drafters.dlite import BlockInput, DLite, DLiteConfig, History
 from dlite.errors import ConfigError
 from dlite.features.blocks import Blocks, window
 from dlite.nn.layout import default_taps
-from dlite.nn.losses import LossSum, cross_entropy, forward_kl, position_weights, l1_distance
+from dlite.nn.losses import LossSum, cross_entropy, forward_kl, l1_distance, position_weights
 from dlite.target.base import Target, TargetInfo
 from dlite.types import Conversation
 
