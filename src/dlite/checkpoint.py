@@ -215,7 +215,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise CheckpointError(f"there is no drafter folder {folder}. Expected a folder with {CONFIG} and {WEIGHTS}.")
     try:
-        return json.loads((folder / CONFIG).read_text())  # type: ignore[no-any-return]
+        data = json.loads((folder / CONFIG).read_text())
+        if not isinstance(data, dict):
+            raise ValueError(f"it holds a JSON {type(data).__name__}, not an object")
+        return data
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / CONFIG} cannot be read ({error}). Expected a DLite drafter folder.") from None
 
