@@ -248,7 +248,10 @@ class Oracle:
             slots.append(chooser.choose(slot, logits))
         return Proposal(torch.stack(slots, 1), torch.tensor(counts))
 
-    def state_bytes(self) -> int:
+    def new_memory(self, rows: int) -> None:
+        """Nothing to remember."""
+
+    def state_bytes(self, context: int) -> int:
         """Nothing a real drafter would hold."""
         return 0
 
@@ -268,9 +271,13 @@ class Recorder:
         self.drafts |= {tuple(tokens): drafts[:count] for tokens, drafts, count in rows if count}
         return proposal
 
-    def state_bytes(self) -> int:
+    def new_memory(self, rows: int) -> Any:
         """As the inner drafter."""
-        return self.inner.state_bytes()
+        return self.inner.new_memory(rows)
+
+    def state_bytes(self, context: int) -> int:
+        """As the inner drafter."""
+        return self.inner.state_bytes(context)
 
 
 # --- running the engine ---

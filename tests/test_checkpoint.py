@@ -15,12 +15,12 @@ from torch import Tensor
 
 from dlite.checkpoint import CONFIG, WEIGHTS, load_drafter, save_drafter
 from dlite.config import load_recipe
-from dlite.drafters.dlite import BlockInput, DLite
+from dlite.drafters.dlite import DLite
+from dlite.drafters.network import BlockInput
 from dlite.errors import CheckpointError
 from dlite.nn.backbone import BackboneConfig
 from dlite.target.base import TargetInfo
 from dlite.target.toy import ToyTarget
-from dlite.train.stages import network_config
 from tests.support import tiny_drafter
 
 TOY = ToyTarget()
@@ -67,7 +67,7 @@ def same_function(left: DLite, right: DLite) -> bool:
     tokens = torch.randint(12, (3, 6), generator=generator)
     block = BlockInput(taps, tokens[:, 0], tokens[:, 1], tokens[:, 2:])
     with torch.no_grad():
-        return torch.equal(left.attach(TOY)(block), right.attach(TOY)(block))
+        return torch.equal(left.attach(TOY)(block).logits, right.attach(TOY)(block).logits)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_the_full_size_layout() -> None:
     sizes = BackboneConfig(2560, 36, 32, 8, 128, 9728, 1e-6, 1e6)
     info = TargetInfo("Qwen/Qwen3-4B", 151936, 2560, 36, 40960, frozenset({151645}), "", sizes)
     with torch.device("meta"):
-        drafter = DLite(network_config(plan.drafter, info, None))
+        drafter = DLite(DLite.configure(plan.drafter, info, None))
     attention = {"q_proj": (4096, 2560), "k_proj": (1024, 2560), "v_proj": (1024, 2560), "o_proj": (2560, 4096)}
     layer = {f"self_attn.{k}": v for k, v in (attention | {"q_norm": (128,), "k_norm": (128,)}).items()}
     layer |= {"mlp.gate_proj": (9728, 2560), "mlp.up_proj": (9728, 2560), "mlp.down_proj": (2560, 9728)}

@@ -19,8 +19,17 @@ class _Strict(BaseModel):
 
 
 class DrafterRecipe(_Strict):
-    """The network. Widths left out (None) are the target's own."""
+    """The network. Widths left out (None) are the target's own.
 
+    ``kind`` is a name from ``dlite drafters``; ``options`` are that drafter's own settings. ``window`` bounds the history
+    it keeps: None is none for a drafter that can do without, else all. ``history`` is how many positions before the
+    pivot training shows to a drafter that keeps history (at most its window).
+    """
+
+    kind: str = "dlite"
+    options: dict[str, Any] = Field(default_factory=dict)
+    window: int | None = Field(default=None, ge=1)
+    history: int = Field(default=512, ge=1)
     K: int = Field(default=7, ge=1, le=32)
     num_layers: int = Field(default=5, ge=1)
     num_taps: int = Field(default=12, ge=3)
@@ -46,12 +55,17 @@ class FeatureRecipe(_Strict):
 
 
 class Losses(_Strict):
-    """Weights of the loss terms. ``kl_teacher`` needs a teacher stage before; the others look at the target."""
+    """Weights of the loss terms. ``kl_teacher`` needs a teacher stage before; the others look at the target.
+
+    ``confidence`` and ``candidates`` train heads that only some drafters have.
+    """
 
     ce: float = 0.0
     kl: float = 0.0
     l1: float = 0.0
     kl_teacher: float = 0.0
+    confidence: float = 0.0
+    candidates: float = 0.0
 
 
 class StageRecipe(_Strict):

@@ -35,13 +35,23 @@ class View:
 
     anchor [B] the newest committed token, not yet run through the target; before [B] the token at the pivot;
     taps [B,n,D] the drafter's target layers at the pivot (n = 0 for a drafter that reads none);
-    tokens: per request everything committed so far, anchor last.
+    tokens: per request everything committed so far, anchor last; memory and rows [B]: what the drafter itself
+    remembers of these requests, and in which of its rows (None for a drafter without memory).
     """
 
     anchor: Tensor
     before: Tensor
     taps: Tensor
     tokens: Sequence[Sequence[int]]
+    memory: Any = None
+    rows: Sequence[int] = ()
+
+    def select(self, index: Sequence[int], memory: Any) -> View:
+        """The requests at these places of the view, with another memory."""
+        at = list(index)
+        return View(
+            self.anchor[at], self.before[at], self.taps[at], [self.tokens[i] for i in at], memory, [self.rows[i] for i in at]
+        )
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,10 @@ class Guesser:
             rows.append(text[len(tokens) :])
         return Proposal(torch.tensor(rows), torch.tensor(counts))
 
-    def state_bytes(self) -> int:
+    def new_memory(self, rows: int) -> None:
+        return None
+
+    def state_bytes(self, context: int) -> int:
         return 0
 
 

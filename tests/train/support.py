@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 
 from dlite.checkpoint import WEIGHTS
 from dlite.config import Recipe, parse_recipe
+from dlite.drafters import network_class
 from dlite.features.capture import Capturer
 from dlite.features.store import Store, write_store
 from dlite.train.loop import Progress, train
 from dlite.train.run import capture_settings
 from dlite.train.source import OnlineSource, Source, StoreSource
-from dlite.train.stages import network_config
 from dlite.types import Conversation
 from tests.features.support import TOY, several
 
@@ -63,7 +63,7 @@ def run(
     **options: Any,
 ) -> Path:
     """Train the toy's drafter; tau is measured on two short prompts."""
-    config = network_config(plan.drafter, TOY.info, options.pop("vocab", None))
+    config = network_class(plan.drafter.kind).configure(plan.drafter, TOY.info, options.pop("vocab", None))
     prompts = [(3, 1, 4), (2, 7, 1, 8)]
     return train(plan, config, TOY, source(plan, store), out, held_out=prompts, report=report, **options)
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from dlite.checkpoint import load_drafter
+from dlite.drafters.dlite import DLite
 from dlite.errors import ConfigError, DliteError
 from dlite.train import loop
 from dlite.train.loop import held_out_tau, lr_factor
-from dlite.train.stages import network_config, stage_network
+from dlite.train.stages import stage_network
 from tests.features.support import TOY
 from tests.train.support import STABLE, STAGES, TEACHER, WARM_UP, equal, losses, recipe, run, talks, taus, weights
 
@@ -29,7 +30,7 @@ def test_teacher_warm_up_and_stable_learn(tmp_path: Path) -> None:
         assert sum(values[-5:]) < 0.8 * sum(values[:5]), name
     assert {"ce", "l1"} <= losses(tmp_path)[-1].keys()
     drafter, _ = load_drafter(folder, TOY.info)
-    fresh = stage_network(drafter.config, plan.stages[2], TOY, None, None, 0)
+    fresh = stage_network(DLite, drafter.config, plan.stages[2], TOY, None, None, 0)
     untrained = held_out_tau(TOY, fresh.freeze(), PROMPTS, 12)["tau"]
     trained = held_out_tau(TOY, drafter.attach(TOY).freeze(), PROMPTS, 12)["tau"]
     assert trained > untrained + 0.5
@@ -42,7 +43,7 @@ def test_the_teachers_head_is_copied_and_stays_frozen_in_warm_up(tmp_path: Path)
     run(recipe([TEACHER, WARM_UP]), tmp_path)
     state = torch.load(tmp_path / "state.pt")
     teacher, student = state["teacher"], state["network"]
-    fresh = stage_network(network_config(recipe().drafter, TOY.info, None), recipe().stages[2], TOY, None, None, 0)
+    fresh = stage_network(DLite, DLite.configure(recipe().drafter, TOY.info, None), recipe().stages[2], TOY, None, None, 0)
     for name, start in fresh.state_dict().items():
         if name.startswith("sequential_head."):
             assert torch.equal(student[name], teacher[name])

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from dlite.config import Losses
 from dlite.drafters.dlite import DLite
+from dlite.drafters.network import DraftOutput, DraftVocab
 from dlite.features.blocks import Blocks, merge
 from dlite.features.capture import Capturer
 from dlite.nn import naive
-from dlite.train.stages import block_input, frequent_tokens, network_config, stage_loss
+from dlite.train.stages import block_input, frequent_tokens, stage_loss
 from dlite.types import Conversation
 from tests.features.support import SETTINGS, TOY
 from tests.train.support import recipe, talks
@@ -58,11 +59,8 @@ def test_a_stage_loss_equals_the_loops(name: str, words: tuple[int, ...], K: int
     torch.manual_seed(0)
     logits = torch.randn(len(given), K, len(words), requires_grad=True)
     teacher = torch.randn(len(given), K, len(words))
-    ids = rows = None
-    if len(words) < 12:
-        vocab = network_config(recipe().drafter, TOY.info, words)
-        ids, rows = DLite.id_maps(vocab)
-    found, parts = stage_loss(logits, given, Losses(**{name: 2.0}), GAMMA, TOY, ids, rows, teacher)
+    vocab = DraftVocab(12, words if len(words) < 12 else None)
+    found, parts = stage_loss(DraftOutput(logits), given, Losses(**{name: 2.0}), GAMMA, TOY, vocab, teacher)
     wanted, weight = slow_loss(logits, given, name, words, teacher)
     assert weight > 0
     assert found.weight.item() == pytest.approx(weight, rel=1e-5)
@@ -75,7 +73,7 @@ def test_a_stage_loss_equals_the_loops(name: str, words: tuple[int, ...], K: int
 def test_terms_add_up_with_their_weights() -> None:
     given = blocks(3)
     logits = torch.randn(len(given), 3, 12, generator=torch.Generator().manual_seed(0))
-    found, parts = stage_loss(logits, given, Losses(ce=0.1, l1=1.0), GAMMA, TOY, None, None, None)
+    found, parts = stage_loss(DraftOutput(logits), given, Losses(ce=0.1, l1=1.0), GAMMA, TOY, DraftVocab(12, None), None)
     assert found.sum.item() == pytest.approx(0.1 * parts["ce"] + parts["l1"], rel=1e-5)
     assert parts.keys() == {"ce", "l1"}
 
@@ -104,11 +102,11 @@ def test_frequent_tokens_are_those_the_target_wrote() -> None:
 
 
 def test_a_network_takes_the_targets_sizes_unless_told() -> None:
-    own = network_config(recipe().drafter, TOY.info, None)
+    own = DLite.configure(recipe().drafter, TOY.info, None)
     assert own.backbone.num_layers == 1
     assert (own.backbone.hidden_size, own.backbone.num_heads, own.backbone.head_dim) == (16, 2, 8)
     assert (own.taps, own.vocab_size, own.num_target_layers) == ((0, 1, 5), 12, 6)
-    told = network_config(
+    told = DLite.configure(
         recipe(drafter={"num_kv_heads": 2, "intermediate_size": 5, "taps": (1, 3, 5)}).drafter, TOY.info, (1, 2)
     )
     assert (told.backbone.num_kv_heads, told.backbone.intermediate_size) == (2, 5)

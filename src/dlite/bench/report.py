@@ -73,11 +73,13 @@ def write_text(text: str, path: str | Path) -> None:
 def _arm(result: BenchResult, index: int) -> dict[str, Any]:
     arm = result.arms[index]
     made = [check for check in result.checks if check.arm == arm.name]
+    lengths = (t.generation.prompt_tokens + len(t.generation.token_ids) for t in result.trials)
+    longest = max(lengths, default=0)
     return {
         "name": arm.name,
         "drafter": arm.drafter.name,
         "K": arm.drafter.max_drafts if arm.K is None else arm.K,
-        "state_bytes": arm.drafter.state_bytes(),
+        "state_bytes": arm.drafter.state_bytes(longest),
         "lossless": result.lossless(arm.name),
         "checked_calls": len(made),
         "near_ties": sum(check.difference is not None and check.passed for check in made),

@@ -2,40 +2,64 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dlite.errors import DliteError
+from dlite.errors import ConfigError, DliteError
 
 if TYPE_CHECKING:
     from dlite.drafters.base import Drafter
     from dlite.target.base import Target
 
-# name -> "module:function" that makes the drafter for a target without a checkpoint
-TABLE = {"none": "dlite.drafters.none:NoDrafter"}
+# name -> "module:class". A class with a static ``configure`` has weights: it is trained, and loaded from a folder.
+TABLE = {
+    "none": "dlite.drafters.none:NoDrafter",
+    "dlite": "dlite.drafters.dlite:DLite",
+    "dflash": "dlite.drafters.dflash:DFlash",
+}
 SHIPPED = {"smollm2-135m": "smollm2-135m-dlite"}  # target -> folder in dlite/shipped
 
 
+def drafter_class(name: str) -> Any:
+    """The class behind a name of the table or of an installed package. Errors: ``DliteError`` listing the names."""
+    known = TABLE | {point.name: point.value for point in entry_points(group="dlite.drafters")}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise DliteError(f"there is no drafter {name!r}. Expected one of {', '.join(sorted(known))}.{hint}")
+    module, _, maker = known[name].partition(":")
+    return getattr(importlib.import_module(module), maker)
+
+
+def network_class(name: str) -> Any:
+    """The class of a drafter that has weights. Errors: ``ConfigError``."""
+    try:
+        found = drafter_class(name)
+    except DliteError as error:
+        raise ConfigError(str(error)) from None
+    if not hasattr(found, "configure"):
+        raise ConfigError(f"the drafter {name!r} has no weights to train. Use it as it is: --drafter {name}")
+    return found
+
+
 def load_drafter(name: str, target: Target) -> Drafter:
-    """A drafter ready to decode: ``none``, ``shipped``, a folder, or a name from the table or an installed package.
+    """A drafter ready to decode: ``shipped``, a folder, or the name of one without weights.
 
     Errors: ``DliteError`` and ``CheckpointError``, saying what was expected.
     """
-    known = TABLE | {point.name: point.value for point in entry_points(group="dlite.drafters")}
-    if name in known:
-        module, _, maker = known[name].partition(":")
-        return getattr(importlib.import_module(module), maker)()  # type: ignore[no-any-return]
     folder = shipped_folder(target) if name == "shipped" else Path(name)
     if not folder.exists():
-        raise DliteError(
-            f"there is no drafter {name!r}. Expected a drafter folder, 'shipped', or one of {', '.join(sorted(known))}."
-        )
+        maker = drafter_class(name)
+        if hasattr(maker, "configure"):
+            raise DliteError(f"a {name} has weights. Expected its folder, made by dlite train. Give the folder's path.")
+        return maker.for_target(target) if hasattr(maker, "for_target") else maker()  # type: ignore[no-any-return]
     from dlite.checkpoint import load_drafter as load_folder
 
     drafter, _ = load_folder(folder, target.info)
-    return drafter.attach(target).to(target.device, target.dtype).freeze()
+    return drafter.attach(target).to(target.device, target.dtype).freeze()  # type: ignore[no-any-return]
 
 
 def shipped_folder(target: Target) -> Path:

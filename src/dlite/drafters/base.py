@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -16,19 +16,57 @@ class Chooser(Protocol):
     def choose(self, slot: int, logits: Tensor, ids: Tensor | None = None) -> Tensor:
         """Tokens of draft slot ``slot``: logits [B,V'] over all tokens or those in ``ids`` [V'] -> token ids [B]."""
 
+    def select(self, index: Sequence[int]) -> Chooser:
+        """A chooser for the requests at these places of the view; what it remembers, this one knows too."""
+
+
+class Memory(Protocol):
+    """What a drafter remembers of the requests in a batch; row b is that of row b of the target's cache.
+
+    It must be a function of the tokens and taps of the positions observed, so that cold, restored and resumed requests
+    draft alike. ``overlap`` says how many positions before the end of a restored prefix it must see again.
+    """
+
+    overlap: int
+
+    def observe(self, first: int, tokens: Tensor, taps: Tensor, kept: Sequence[int]) -> None:
+        """The target has computed tokens [B,R] and taps [B,R,n,D] behind what rows first..first+B-1 had seen.
+
+        The first ``kept[b]`` positions stand; the others were rejected.
+        """
+
+    def clear(self, row: int, tokens: Sequence[int] = (), prompt: int = 0) -> None:
+        """Empty a row. A request that is over hands in its tokens, of which the first ``prompt`` were given."""
+
+    def move(self, source: int, row: int) -> None:
+        """Copy one row over another."""
+
+    def bytes(self, row: int) -> int:
+        """Bytes kept for the request in a row."""
+
+    def export(self, row: int, length: int) -> Any:
+        """What ``restore`` needs for the first ``length`` positions of a row."""
+
+    def restore(self, row: int, saved: Any, length: int) -> None:
+        """Make a row what it was after ``length`` positions; with an ``overlap``, that many before a shared end."""
+
 
 class Drafter(Protocol):
     """Proposes up to ``max_drafts`` tokens a round.
 
-    ``taps`` are the target layers whose pivot states it wants in ``View.taps``; empty for none.
+    ``taps`` are the target layers whose pivot states it wants in ``View.taps`` (and, with a memory, those of every
+    position); empty for none.
     """
 
     name: str
     taps: tuple[int, ...]
     max_drafts: int
 
+    def new_memory(self, rows: int) -> Memory | None:
+        """An empty memory for a batch of ``rows`` requests; None for a drafter that forgets."""
+
     def propose(self, view: View, counts: Sequence[int], chooser: Chooser) -> Proposal:
         """Drafts for each request of the view, ``counts[b]`` wanted for row b (fewer are allowed)."""
 
-    def state_bytes(self) -> int:
-        """Bytes of draft state held per request between rounds."""
+    def state_bytes(self, context: int) -> int:
+        """Bytes of draft state held per request between rounds, behind ``context`` tokens."""

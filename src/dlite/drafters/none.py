@@ -20,6 +20,9 @@ class NoDrafter:
         empty = view.anchor.new_zeros(len(counts), 0)
         return Proposal(empty, view.anchor.new_zeros(len(counts)))
 
-    def state_bytes(self) -> int:
+    def new_memory(self, rows: int) -> None:
+        """Nothing to remember."""
+
+    def state_bytes(self, context: int) -> int:
         """Nothing is kept."""
         return 0

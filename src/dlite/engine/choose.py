@@ -48,6 +48,12 @@ class BatchChooser:
         self.chosen.append(tokens)
         return tokens
 
+    def select(self, index: Sequence[int]) -> BatchChooser:
+        """A chooser for some of the requests; the q of their drafts is kept here too."""
+        part = BatchChooser([self.batch[i] for i in index], self.vocab_size)
+        part.probs = {place: self.probs[i] for place, i in enumerate(index) if i in self.probs}
+        return part
+
     def _widen(self, logits: Tensor, ids: Tensor | None) -> Tensor:
         if ids is None:
             return logits

@@ -14,7 +14,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from dlite.drafters.base import Drafter
+from dlite.drafters.base import Drafter, Memory
 from dlite.engine.choose import BatchChooser, first_token, verify
 from dlite.engine.prefix import PrefixCache
 from dlite.engine.request import Active, Event, Request, check
@@ -50,6 +50,7 @@ class Engine:
         self._waiting: deque[Active] = deque()
         self._rows: list[Active] = []
         self._cache: Cache | None = None
+        self._memory = drafter.new_memory(max_batch)
         self._next_id = 0
 
     def submit(self, request: Request, sink: Sink | None = None) -> int:
@@ -122,14 +123,18 @@ class Engine:
             self._commit(index, [token], accepted=0)
 
     def _prefill(self, index: int, known: list[int]) -> tuple[Tensor, Tensor]:
-        cache = self._cache_of()
-        done = self.prefix.restore(known, cache, index) if self.prefix else 0
+        cache, memory = self._cache_of(), self._memory
+        if memory is not None:
+            memory.clear(index)
+        done = self.prefix.restore(known, cache, index, memory) if self.prefix else 0
         cache.lengths[index] = done
         output = None
         for begin in range(done, len(known), self.prefill_chunk):
             chunk = torch.tensor([known[begin : begin + self.prefill_chunk]])
-            output = self.target.forward(chunk, cache, index, self.drafter.taps, "last")
+            output = self.target.forward(chunk, cache, index, self.drafter.taps, "taps" if memory else "last")
             cache.lengths[index] += chunk.shape[1]
+            if memory is not None:
+                memory.observe(index, chunk.to(output.taps.device), output.taps, [chunk.shape[1]])
         if output is None:
             raise RuntimeError("a prefill always computes at least one position")
         return output.logits[0, -1], output.taps[0, -1].clone()
@@ -140,7 +145,7 @@ class Engine:
         counts = [self._drafts_wanted(row) for row in rows]
         chooser = BatchChooser(rows, self.target.info.vocab_size)
         proposal = (
-            self.drafter.propose(_view(rows), counts, chooser)
+            self.drafter.propose(_view(rows, self._memory), counts, chooser)
             if max(counts)
             else _nothing(len(rows), self.target.device)
         )
@@ -152,6 +157,9 @@ class Engine:
         accepted, following = verdict.num_accepted.tolist(), verdict.next_token.tolist()
         drafts, sizes = proposal.tokens.tolist(), proposal.num_tokens.tolist()
         verified = self._now()
+        if self._memory is not None:
+            self._memory.observe(0, tokens, output.taps, [kept + 1 for kept in accepted])
+        observed = self._now()  # keeping the draft state up to date is part of drafting
         rounds = []
         for index in range(len(rows) - 1, -1, -1):  # backwards: a finished row is replaced by the last one
             row, kept = rows[index], accepted[index]
@@ -160,7 +168,8 @@ class Engine:
             context = len(row.tokens)
             committed = self._commit(index, [*drafts[index][:kept], following[index]], kept)
             rounds.append((row, Round(sizes[index], kept, committed, context)))
-        _clock(rounds, drafted - begin, verified - drafted, perf_counter() - verified)
+        draft = drafted - begin + observed - verified
+        _clock(rounds, draft, verified - drafted, perf_counter() - observed)
 
     def _drafts_wanted(self, row: Active) -> int:
         wanted = self.drafter.max_drafts if row.request.K is None else row.request.K
@@ -212,8 +221,8 @@ class Engine:
     def _finish(self, index: int, reason: str) -> None:
         row = self._rows[index]
         if self.prefix:
-            self.prefix.keep(row.tokens[:-1], self._cache_of(), index)
-        self._drop(index)
+            self.prefix.keep(row.tokens[:-1], self._cache_of(), index, self._memory)
+        self._drop(index, over=True)
         self._close(row, reason)
 
     def _close(self, row: Active, reason: str) -> None:
@@ -224,13 +233,20 @@ class Engine:
             if row.sink:
                 row.sink(Event(row.id, (), 0, ((self._sendable(row), False),), reason))
 
-    def _drop(self, index: int) -> None:
-        cache, last = self._cache_of(), len(self._rows) - 1
+    def _drop(self, index: int, *, over: bool = False) -> None:
+        cache, memory, last = self._cache_of(), self._memory, len(self._rows) - 1
+        if memory is not None and over:
+            row = self._rows[index]
+            memory.clear(index, row.tokens, len(row.request.ids))
         if index != last:
             cache.move(last, index)
             self._rows[index] = self._rows[last]
+            if memory is not None:
+                memory.move(last, index)
         self._rows.pop()
         cache.lengths[last] = 0
+        if memory is not None:
+            memory.clear(last)
 
     def _make_room(self, index: int, length: int) -> None:
         if self._cache is None:
@@ -250,11 +266,11 @@ class Engine:
         return self._cache
 
 
-def _view(rows: list[Active]) -> View:
+def _view(rows: list[Active], memory: Memory | None) -> View:
     pivots = [row.pivot for row in rows if row.pivot is not None]
     taps = torch.stack(pivots)
     last_two = torch.tensor([row.tokens[-2:] for row in rows], device=taps.device)
-    return View(last_two[:, 1], last_two[:, 0], taps, [row.tokens for row in rows])
+    return View(last_two[:, 1], last_two[:, 0], taps, [row.tokens for row in rows], memory, range(len(rows)))
 
 
 def _nothing(rows: int, device: torch.device) -> Proposal:

@@ -1,7 +1,7 @@
 """Key-values of finished requests, so that the next turn of a conversation computes only what is new.
 
 A history-free drafter needs nothing from here: at least one position is always recomputed, and its taps are all
-the drafter reads.
+the drafter reads. The memory of any other drafter is kept and restored beside the key-values.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dlite.drafters.base import Memory
 from dlite.target.base import Cache
 
 
@@ -20,6 +21,7 @@ class Kept:
 
     tokens: tuple[int, ...]
     saved: Any
+    memory: Any
 
 
 class PrefixCache:
@@ -29,20 +31,24 @@ class PrefixCache:
         self._kept: deque[Kept] = deque(maxlen=entries)
         self.restored_tokens = 0
 
-    def keep(self, tokens: Sequence[int], cache: Cache, row: int) -> None:
+    def keep(self, tokens: Sequence[int], cache: Cache, row: int, memory: Memory | None = None) -> None:
         """Remember what row ``row`` has computed for ``tokens``."""
         length = min(len(tokens), cache.lengths[row])
-        self._kept.append(Kept(tuple(tokens[:length]), cache.export(row, length)))
+        remembered = None if memory is None else memory.export(row, length)
+        self._kept.append(Kept(tuple(tokens[:length]), cache.export(row, length), remembered))
 
-    def restore(self, tokens: Sequence[int], cache: Cache, row: int) -> int:
+    def restore(self, tokens: Sequence[int], cache: Cache, row: int, memory: Memory | None = None) -> int:
         """Fill row ``row`` with the longest known prefix of ``tokens``, short of its last; returns its length."""
         best, length = None, 0
         for kept in self._kept:
             shared = common_prefix(kept.tokens, tokens[:-1])
             if shared > length:
                 best, length = kept, shared
-        if best is not None:
+        length = max(0, length - (memory.overlap if memory else 0))
+        if best is not None and length:
             cache.restore(row, best.saved, length)
+            if memory is not None:
+                memory.restore(row, best.memory, length)
             self.restored_tokens += length
         return length
 

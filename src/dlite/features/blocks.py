@@ -13,6 +13,7 @@ class Blocks:
     """N blocks over P captured positions. Only what a block needs is stored, shared positions once.
 
     taps [P,n,D] raw taps   place [P] position in its conversation, growing, conversations one after another
+    following [P] the token after each
     last [U,D] raw last taps, from which p_target is made
     pivot [N] row of ``taps``   rows [N,K] rows of ``last``: entry i predicts label i
     anchor, before [N] token ids   labels [N,K] token ids, 0-padded   counted [N] how many labels count
@@ -20,6 +21,7 @@ class Blocks:
 
     taps: Tensor
     place: Tensor
+    following: Tensor
     last: Tensor
     pivot: Tensor
     rows: Tensor

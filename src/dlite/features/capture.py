@@ -90,6 +90,7 @@ class Capturer:
         return Blocks(
             taps=taps[[p - first for p in places], :-1],
             place=torch.tensor(places),
+            following=torch.tensor([ids[p + 1] for p in places]),
             last=taps[[p - first for p in predicting], -1],
             pivot=torch.tensor([place_row[a - 1] for a in anchors]),
             rows=torch.tensor([[last_row[min(a + i, end - 1)] for i in range(K)] for a in anchors]),

@@ -29,6 +29,7 @@ from dlite.types import Conversation
 
 MANIFEST = "manifest.json"
 SHARD_BLOCKS = 8192
+POSITIONS = ("taps", "place", "following", "last")  # the fields of blocks that are shared by position
 STORE_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -57,7 +58,7 @@ def estimate(
         positions += sum(min(gap, settings.history + 1) for gap in [*chosen[:1], *gaps])
         lasts += sum(min(gap, settings.K) for gap in [*gaps, *[len(wrote) - a for a in chosen[-1:]]])
     row = hidden_size * torch.empty(0, dtype=STORE_DTYPES[dtype]).element_size()
-    blocks = anchors * 8 * (4 + 2 * settings.K) + positions * (len(settings.taps) * row + 8) + lasts * row
+    blocks = anchors * 8 * (4 + 2 * settings.K) + positions * (len(settings.taps) * row + 16) + lasts * row
     return Estimate(count, anchors, blocks + names + 2048 * (1 + anchors // SHARD_BLOCKS))
 
 
@@ -134,7 +135,7 @@ class Store:
 
 
 def _select(shard: Blocks, index: Tensor, history: int) -> Blocks:
-    chosen = {f.name: getattr(shard, f.name)[index] for f in fields(Blocks) if f.name not in ("taps", "place", "last")}
+    chosen = {f.name: getattr(shard, f.name)[index] for f in fields(Blocks) if f.name not in POSITIONS}
     wanted = chosen["pivot"][:, None]
     if history:
         rows, _, real = window(replace(shard, pivot=chosen["pivot"]), history)
@@ -145,6 +146,7 @@ def _select(shard: Blocks, index: Tensor, history: int) -> Blocks:
         **chosen | {"pivot": pivot[:, 0], "rows": rows},
         taps=shard.taps[taps].float(),
         place=shard.place[taps],
+        following=shard.following[taps],
         last=shard.last[last].float(),
     )
 
@@ -215,7 +217,10 @@ def _map_shard(folder: Path, entry: dict[str, Any], verify: bool) -> Blocks:
     try:
         if verify and hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
             raise ValueError("its checksum is not the one in the manifest")
-        return Blocks(**map_safetensors(path))
+        tensors = map_safetensors(path)
+        if "following" not in tensors:  # written before history needed it: there every position is a pivot
+            tensors["following"] = torch.zeros_like(tensors["place"]).index_copy(0, tensors["pivot"], tensors["anchor"])
+        return Blocks(**tensors)
     except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
         raise DataError(
             f"the shard {path} is missing or damaged ({error}). Delete it and its entry in {MANIFEST}, and run "

@@ -2,11 +2,14 @@
 
 The context never enters the residual stream. In each layer it is projected by the same key and value
 matrices as the queries, so a round costs K+1 rows whatever the context (DLite, arXiv 2610.23787, section 3).
+Context comes in two forms: ``Context`` rows that belong to one block, and a ``Past`` of verified positions, whose keys
+and values are made once and shared, between blocks in training and between rounds in decoding.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +31,9 @@ class BackboneConfig:
     qk_norm: bool = True
 
 
+Tables = tuple[Tensor, Tensor]  # cosines and sines
+
+
 @dataclass(frozen=True)
 class Context:
     """Rows that the queries may read but that are never updated.
@@ -40,6 +46,15 @@ class Context:
     mask: Tensor | None = None
 
 
+class Past(Protocol):
+    """Verified positions that the queries may read: ``mask`` [N,W] is True where one exists."""
+
+    mask: Tensor
+
+    def keys_values(self, index: int, attention: Attention) -> tuple[Tensor, Tensor]:
+        """Keys and values of layer ``index`` for the N blocks, rotary embedding applied: [N,heads,W,d] each."""
+
+
 class Backbone(nn.Module):
     """Pre-norm layers without a causal mask, RoPE, grouped-query attention, SwiGLU and a final RMSNorm."""
 
@@ -49,20 +64,34 @@ class Backbone(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-    def forward(self, queries: Tensor, positions: Tensor, context: Context) -> Tensor:
+    def forward(
+        self, queries: Tensor, positions: Tensor, context: Context | None, past: Past | None = None
+    ) -> Tensor:
         """Normalised hidden states of the query rows.
 
         queries [N,Q,D]   positions [Q] or [N,Q]   returns [N,Q,D]
         """
         query_rope = rope(positions, self.config.head_dim, self.config.rope_theta, queries.dtype)
-        context_rope = rope(context.positions, self.config.head_dim, self.config.rope_theta, queries.dtype)
-        mask = None
-        if context.mask is not None:
-            own = context.mask.new_ones(queries.shape[0], queries.shape[1])
-            mask = torch.cat([context.mask, own], dim=1)[:, None, None, :]
-        for layer in self.layers:
-            queries = layer(queries, context.rows, query_rope, context_rope, mask)
+        rows, context_rope = None, query_rope
+        if context is not None:
+            rows = context.rows
+            context_rope = rope(context.positions, self.config.head_dim, self.config.rope_theta, queries.dtype)
+        mask = _visible(queries, context, past)
+        for index, layer in enumerate(self.layers):
+            known = None if past is None else past.keys_values(index, layer.self_attn)
+            queries = layer(queries, rows, query_rope, context_rope, mask, known)
         return self.norm(queries)  # type: ignore[no-any-return]
+
+
+def _visible(queries: Tensor, context: Context | None, past: Past | None) -> Tensor | None:
+    """[N,1,1,W+C+Q], True where a key exists; None where all do."""
+    if past is None and (context is None or context.mask is None):
+        return None
+    parts = [] if past is None else [past.mask]
+    for rows, mask in ((context.rows, context.mask) if context else (None, None), (queries, None)):
+        if rows is not None:
+            parts.append(torch.ones(rows.shape[:2], dtype=torch.bool, device=rows.device) if mask is None else mask)
+    return torch.cat(parts, dim=1)[:, None, None, :]
 
 
 class Layer(nn.Module):
@@ -78,17 +107,18 @@ class Layer(nn.Module):
     def forward(
         self,
         rows: Tensor,
-        context: Tensor,
-        query_rope: tuple[Tensor, Tensor],
-        context_rope: tuple[Tensor, Tensor],
+        context: Tensor | None,
+        query_rope: Tables,
+        context_rope: Tables,
         mask: Tensor | None,
+        past: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        rows = rows + self.self_attn(self.input_layernorm(rows), context, query_rope, context_rope, mask)
+        rows = rows + self.self_attn(self.input_layernorm(rows), context, query_rope, context_rope, mask, past)
         return rows + self.mlp(self.post_attention_layernorm(rows))  # type: ignore[no-any-return]
 
 
 class Attention(nn.Module):
-    """Queries from the block; keys and values from [context ; block], with q/k norm."""
+    """Queries from the block; keys and values from [past ; context ; block], with q/k norm."""
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
@@ -104,21 +134,32 @@ class Attention(nn.Module):
     def forward(
         self,
         rows: Tensor,
-        context: Tensor,
-        query_rope: tuple[Tensor, Tensor],
-        context_rope: tuple[Tensor, Tensor],
+        context: Tensor | None,
+        query_rope: Tables,
+        context_rope: Tables,
         mask: Tensor | None,
+        past: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         n, q, _ = rows.shape
-        everything = torch.cat([context, rows], dim=1)
+        everything = rows if context is None else torch.cat([context, rows], dim=1)
         queries = self.q_norm(self.q_proj(rows).view(n, q, self.num_heads, self.head_dim)).transpose(1, 2)
-        keys = self.k_norm(self.k_proj(everything).view(n, -1, self.num_kv_heads, self.head_dim)).transpose(1, 2)
-        values = self.v_proj(everything).view(n, -1, self.num_kv_heads, self.head_dim).transpose(1, 2)
-        c = context.shape[1]
+        keys, values = self.project(everything)
         queries = rotate(queries, query_rope)
-        keys = torch.cat([rotate(keys[:, :, :c], context_rope), rotate(keys[:, :, c:], query_rope)], dim=2)
+        if context is None:
+            keys = rotate(keys, query_rope)
+        else:
+            c = context.shape[1]
+            keys = torch.cat([rotate(keys[:, :, :c], context_rope), rotate(keys[:, :, c:], query_rope)], dim=2)
+        if past is not None:
+            keys, values = torch.cat([past[0], keys], 2), torch.cat([past[1], values], 2)
         mixed = grouped_attention(queries, keys, values, mask)
         return self.o_proj(mixed.transpose(1, 2).reshape(n, q, -1))  # type: ignore[no-any-return]
+
+    def project(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys (normalised, not yet rotated) and values: rows [N,C,D] -> [N,heads,C,d] each."""
+        n = len(rows)
+        keys = self.k_norm(self.k_proj(rows).view(n, -1, self.num_kv_heads, self.head_dim)).transpose(1, 2)
+        return keys, self.v_proj(rows).view(n, -1, self.num_kv_heads, self.head_dim).transpose(1, 2)
 
 
 class SwiGLU(nn.Module):

@@ -15,18 +15,28 @@ from dlite.errors import TargetError
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """A block of ``group`` known tokens (the anchor last) followed by K placeholders, each predicting its own token."""
+    """A block of ``group`` known tokens (the anchor last) followed by placeholders.
+
+    Two conventions of the field: K placeholders that each predict their own token, or, with ``anchor_predicts``, K-1
+    placeholders, where the anchor predicts draft 1 and each placeholder the draft after its own.
+    """
 
     K: int
     group: int = 1
+    anchor_predicts: bool = False
 
-    def query_positions(self) -> Tensor:
-        """Local positions [group + K]: known tokens at 0, placeholder i at i."""
-        return torch.cat([torch.zeros(self.group, dtype=torch.long), torch.arange(1, self.K + 1)])
+    def placeholders(self, K: int | None = None) -> int:
+        """Placeholders of a block of K drafts (by default the layout's own)."""
+        return (self.K if K is None else K) - self.anchor_predicts
+
+    def query_positions(self, K: int | None = None) -> Tensor:
+        """Local positions [group + placeholders]: known tokens at 0, placeholder i at i."""
+        own = torch.arange(1, self.placeholders(K) + 1)
+        return torch.cat([torch.zeros(self.group, dtype=torch.long), own])
 
     def drafts(self, hidden: Tensor) -> Tensor:
-        """The rows that predict drafts 1..K: hidden [N,group+K,D] -> [N,K,D]."""
-        return hidden[:, self.group :]
+        """The rows that predict drafts 1..K: hidden [N,group+placeholders,D] -> [N,K,D]."""
+        return hidden[:, self.group - self.anchor_predicts :]
 
 
 def default_taps(num_layers: int, count: int) -> tuple[int, ...]:
@@ -41,3 +51,12 @@ def default_taps(num_layers: int, count: int) -> tuple[int, ...]:
     inner = count - 2
     step = (num_layers - 3) / max(inner - 1, 1)
     return (0, *(int(1 + i * step + 0.5) for i in range(inner)), num_layers - 1)
+
+
+def shallow_taps(num_layers: int, count: int) -> tuple[int, ...]:
+    """``count`` layers round(1 + i (N-4)/(n-1)): DFlash's choice, without the first and the last two (2602.06036)."""
+    if not 2 <= count <= num_layers - 3:
+        raise TargetError(
+            f"{count} taps asked of a target with {num_layers} layers. Expected 2 to {num_layers - 3}. Set num_taps so."
+        )
+    return tuple(int(1 + i * (num_layers - 4) / (count - 1) + 0.5) for i in range(count))

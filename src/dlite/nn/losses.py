@@ -40,3 +40,21 @@ def l1_distance(logits: Tensor, target_logits: Tensor, weights: Tensor) -> LossS
     """sum_i w_i ||p - q_i||_1, without the factor 1/2 (2610.23787, Eq. of the stable stage)."""
     losses = (target_logits.float().softmax(-1) - logits.float().softmax(-1)).abs().sum(-1)
     return LossSum((losses * weights).sum(), weights.sum())
+
+
+def acceptance_entropy(confidence: Tensor, logits: Tensor, target_logits: Tensor, weights: Tensor) -> LossSum:
+    """sum_i w_i BCE(c_i, 1 - ||p - q_i||_1 / 2), the chance that draft i is accepted; q is not trained by it.
+
+    confidence [M] logits of that chance (2607.05147); logits and target_logits [M,V].
+    """
+    q = logits.detach().float().softmax(-1)
+    accepted = 1 - (target_logits.float().softmax(-1) - q).abs().sum(-1) / 2
+    losses = F.binary_cross_entropy_with_logits(confidence.float(), accepted.clamp(0, 1), reduction="none")
+    return LossSum((losses * weights).sum(), weights.sum())
+
+
+def candidate_entropy(scores: Tensor, rows: Tensor, labels: Tensor, weights: Tensor) -> LossSum:
+    """sum_i w_i CE of the label among candidates: scores and rows [M,C], labels [M]; 0 where it is not one of them."""
+    hit = rows == labels[:, None]
+    losses = -(scores.float().log_softmax(-1) * hit).sum(-1)
+    return LossSum((losses * weights).sum(), weights.sum())

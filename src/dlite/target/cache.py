@@ -39,7 +39,7 @@ class RaggedCache:
         """Write the pass's rows of one layer; returns what attention reads: [B,heads,visible,head_dim] each."""
         store = self.layers[layer_idx]
         if store is None:
-            store = self.layers[layer_idx] = (self._allocate(keys), self._allocate(values))
+            store = self.layers[layer_idx] = (self.allocate(keys), self.allocate(values))
         lengths = self.lengths[self._rows]
         for whole, new in zip(store, (keys, values), strict=True):
             for offset, length in enumerate(lengths):
@@ -81,14 +81,15 @@ class RaggedCache:
         self.reserve(length)
         for i, (keys, values) in enumerate(saved):
             if self.layers[i] is None:
-                self.layers[i] = (self._allocate(keys[None]), self._allocate(values[None]))
+                self.layers[i] = (self.allocate(keys[None]), self.allocate(values[None]))
             store = self.layers[i]
             if store is not None:
                 store[0][row, :, :length] = keys[:, :length]
                 store[1][row, :, :length] = values[:, :length]
         self.lengths[row] = length
 
-    def _allocate(self, like: Tensor) -> Tensor:
+    def allocate(self, like: Tensor) -> Tensor:
+        """Storage for every row: like [B,heads,*,d] -> [rows,heads,capacity,d]."""
         # Zeros, not empty: masked positions are multiplied by zero, and zero times NaN is NaN.
         return like.new_zeros(len(self.lengths), like.shape[1], self.capacity, like.shape[3])
 

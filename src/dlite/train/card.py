@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from dlite.config import Recipe
-from dlite.drafters.dlite import DLite
 from dlite.provenance import provenance
 from dlite.target.base import TargetInfo
 
 
-def write_card(folder: Path, run: Path, drafter: DLite, info: TargetInfo, recipe: Recipe) -> None:
+def write_card(folder: Path, run: Path, drafter: Any, info: TargetInfo, recipe: Recipe) -> None:
     """Write README.md and training.json into a drafter's folder, from what its run logged."""
     losses, taus = _lines(run / "losses.jsonl"), _lines(run / "tau.jsonl")
     record = {
@@ -29,23 +28,24 @@ def write_card(folder: Path, run: Path, drafter: DLite, info: TargetInfo, recipe
     (folder / "README.md").write_text(_card(record, drafter, info))
 
 
-def _card(record: dict[str, Any], drafter: DLite, info: TargetInfo) -> str:
+def _card(record: dict[str, Any], drafter: Any, info: TargetInfo) -> str:
     config, made = drafter.config, record["made"]
     words = "the whole vocabulary"
     if config.draft_vocab is not None:
         words = f"{len(config.draft_vocab)} of {config.vocab_size} tokens"
     size = sum(p.numel() for p in drafter.parameters())
     rows = "\n".join(map(_row, record["held_out"]))
-    return f"""# DLite drafter for {info.name}
+    summary = " ".join((type(drafter).__doc__ or "").split("\n\n")[0].split())
+    return f"""# {drafter.name} drafter for {info.name}
 
-A history-free draft model for speculative decoding (arXiv 2610.23787): it reads {len(config.taps)} layers of the target at
-one position and proposes {config.K} tokens.
+{summary}
 
 | | |
 | --- | --- |
 | target | {info.name} ({info.num_layers} layers, hidden size {info.hidden_size}) |
-| network | {config.backbone.num_layers} layers, {size / 1e6:.1f}M parameters, head rank {config.rank}, drafts from {words} |
-| taps | {", ".join(map(str, config.taps))} ({config.last_tap}) |
+| network | {config.backbone.num_layers} layers, {size / 1e6:.1f}M parameters, {config.K} drafts a round from {words} |
+| taps | {", ".join(map(str, config.taps))} |
+| draft state | {drafter.state_bytes(1024)} bytes behind 1K tokens, {drafter.state_bytes(8192)} behind 8K |
 | training | {record["steps"]} steps, {record["anchor_views"]} anchor views, {record["seconds"] / 60:.0f} minutes |
 | command | `{" ".join(made["argv"])}` |
 | made with | dlite {made["dlite"]}, torch {made["torch"]}, {made["cpu"]}, {made["threads"]} thread(s), commit {made["commit"]} |

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from dlite.checkpoint import save_drafter
 from dlite.config import Recipe, StageRecipe
-from dlite.drafters.dlite import DLite, DLiteConfig
+from dlite.drafters import network_class
 from dlite.engine.decode import Engine
 from dlite.engine.request import Request
 from dlite.engine.stats import acceptance_by_position, is_looping, tau
@@ -36,7 +36,7 @@ from dlite.target.base import Target
 from dlite.train.card import write_card
 from dlite.train.muon import Muon
 from dlite.train.source import Source
-from dlite.train.stages import block_input, stage_loss, stage_network
+from dlite.train.stages import block_input, stage_loss, stage_network, teacher_config
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class Progress:
 
 def train(
     recipe: Recipe,
-    config: DLiteConfig,
+    config: Any,
     target: Target,
     source: Source,
     out: Path,
     *,
     held_out: Sequence[tuple[int, ...]] = (),
-    init: DLite | None = None,
+    init: Any = None,
     report: Callable[[Progress], None] | None = None,
 ) -> Path:
     """Run every stage of a recipe; returns the folder of the finished drafter. Resumes what ``out`` holds.
@@ -71,7 +71,7 @@ def train(
             "a run from a trained drafter cannot begin with a teacher stage. Leave out --init or that stage."
         )
     run = _Run(recipe, config, target, source, out, held_out, report)
-    run.network = None if init is None else init.attach(target)
+    run.student = None if init is None else init.attach(target)
     run.resume()
     while run.step < run.total:
         run.one_step()
@@ -84,7 +84,7 @@ class _Run:
     def __init__(
         self,
         recipe: Recipe,
-        config: DLiteConfig,
+        config: Any,
         target: Target,
         source: Source,
         out: Path,
@@ -97,8 +97,10 @@ class _Run:
         self.ends = _stage_ends(recipe, source.steps_per_epoch)
         self.total = self.ends[-1]
         self.step = 0
-        self.teacher: DLite | None = None
-        self.network: DLite | None = None
+        self.teacher: Any = None
+        self.network: Any = None
+        self.student: Any = None  # what the next stage goes on with
+        self.make = network_class(recipe.drafter.kind)
         self.stage_index = -1
         self.last_tau: float | None = None
         out.mkdir(parents=True, exist_ok=True)
@@ -128,9 +130,10 @@ class _Run:
                 f"{self.out} was begun with another recipe or other data. Use the same ones to go on, or another --out."
             )
         if state["teacher"] is not None:
-            window = max(s.window for s in self.recipe.stages[: state["stage"] + 1])
+            window = [s.window for s in self.recipe.stages[: state["stage"]] if s.window][-1]
+            teacher = self.make(teacher_config(self.config, window)).attach(self.target).to(self.accelerator.device)
             # Frozen as in an unbroken run: PyTorch picks other kernels, with other last bits, for weights that train.
-            self.teacher = self._fresh(window).requires_grad_(False)
+            self.teacher = teacher.requires_grad_(False)
             self.teacher.load_state_dict(state["teacher"])
         self._enter_stage(state["stage"], state)
         self.step = state["step"]
@@ -188,42 +191,37 @@ class _Run:
 
     def _loss(self, blocks: Blocks, number: int) -> tuple[LossSum, dict[str, float]]:
         K = _block_length(self.recipe, number)
-        logits = self.model(block_input(blocks, K, self.stage.window))
+        net = self._net()
+        output = self.model(block_input(blocks, K, net.history))
         teacher_logits = None
         if self.stage.losses.kl_teacher and self.teacher is not None:
             with torch.no_grad():
-                width = self.teacher.config.history_window
-                teacher_logits = self.teacher(block_input(blocks, K, width))
-        net = self._net()
-        return stage_loss(
-            logits,
-            blocks,
-            self.stage.losses,
-            self.recipe.train.gamma,
-            self.target,
-            net.draft_ids,
-            net.draft_rows,
-            teacher_logits,
-        )
+                teacher_logits = self.teacher(block_input(blocks, K, self.teacher.history)).logits
+        losses, gamma = self.stage.losses, self.recipe.train.gamma
+        return stage_loss(output, blocks, losses, gamma, self.target, net.vocab, teacher_logits)
 
     @property
     def history(self) -> int:
         """Positions before the pivot that this stage's network or its teacher needs."""
-        teacher = self.teacher.config.history_window if self.teacher and self.stage.losses.kl_teacher else 0
-        return max(self.stage.window, teacher)
+        teacher = self.teacher.history if self.teacher and self.stage.losses.kl_teacher else 0
+        return max(int(self._net().history), teacher)
 
-    def _fresh(self, window: int) -> DLite:
-        return DLite(replace(self.config, history_window=window)).attach(self.target).to(self.accelerator.device)
-
-    def _net(self) -> DLite:
+    def _net(self) -> Any:
         if self.network is None:
             raise RuntimeError("no stage was entered")
         return self.network
 
+    def _copy(self, network: Any) -> Any:
+        """The same network with its own weights."""
+        twin = self.make(network.config).attach(self.target)
+        twin.load_state_dict(network.state_dict())
+        return twin.to(self.accelerator.device, self.target.dtype)
+
     def _enter_stage(self, index: int, state: dict[str, Any] | None = None) -> None:
         self.stage_index = index
+        seed = self.recipe.train.seed
         self.network = stage_network(
-            self.config, self.stage, self.target, self.network, self.teacher, self.recipe.train.seed
+            self.make, self.config, self.stage, self.target, self.student, self.teacher, seed
         ).to(self.accelerator.device)
         if state is not None:
             self.network.load_state_dict(state["network"])
@@ -238,7 +236,9 @@ class _Run:
     def _leave_stage(self) -> None:
         network = self._net()
         if self.stage.window:
-            self.teacher = network.copy().requires_grad_(False)
+            self.teacher = self._copy(network).requires_grad_(False)
+        else:
+            self.student = network
         self._enter_stage(self.stage_index + 1)
 
     def _lr_factor(self) -> float:
@@ -279,7 +279,7 @@ class _Run:
         try:
             torch.save(state, part)
             part.replace(self.out / "state.pt")
-            if not self._net().config.history_window:
+            if not self.stage.window:
                 save_drafter(self._net(), self.out / "drafter", self.target.info, dtype=torch.bfloat16)
         except (OSError, RuntimeError, SafetensorError) as error:
             part.unlink(missing_ok=True)
@@ -299,9 +299,9 @@ class _Run:
     def evaluate(self) -> None:
         """Acceptance length on held-out prompts, by the decoding engine itself."""
         network = self._net()
-        if network.config.history_window or not self.held_out or not self.accelerator.is_main_process:
+        if self.stage.window or not self.held_out or not self.accelerator.is_main_process:
             return
-        result = held_out_tau(self.target, network.copy().freeze(), self.held_out, self.recipe.train.eval_tokens)
+        result = held_out_tau(self.target, self._copy(network).freeze(), self.held_out, self.recipe.train.eval_tokens)
         self.last_tau = result["tau"]
         seen = sum(json.loads(line)["blocks"] for line in (self.out / "losses.jsonl").read_text().splitlines())
         _keep_steps(self.out / "tau.jsonl", self.step - 1)  # a finished run that is started again says it once
@@ -312,7 +312,7 @@ class _Run:
     def publish(self) -> Path:
         """The finished drafter's folder."""
         network = self._net()
-        if network.config.history_window:
+        if self.stage.window:
             raise ConfigError("the last stage trains a teacher, which cannot be served. Add a stage with window = 0.")
         folder = self.out / "drafter"
         if self.accelerator.is_main_process:
@@ -330,7 +330,7 @@ def lr_factor(step: int, steps: int, warmup: float, final: float) -> float:
     return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def held_out_tau(target: Target, drafter: DLite, prompts: Sequence[tuple[int, ...]], tokens: int) -> dict[str, Any]:
+def held_out_tau(target: Target, drafter: Any, prompts: Sequence[tuple[int, ...]], tokens: int) -> dict[str, Any]:
     """tau and acceptance by position over prompts never trained on, looping answers left out."""
     engine = Engine(target, drafter, max_batch=8)
     numbers = [engine.submit(Request(ids, tokens)) for ids in prompts]
@@ -352,11 +352,13 @@ def _stage_ends(recipe: Recipe, steps_per_epoch: int) -> list[int]:
     return ends
 
 
-def _optimizers(network: DLite, recipe: Recipe, stage: StageRecipe) -> list[torch.optim.Optimizer]:
+def _optimizers(network: Any, recipe: Recipe, stage: StageRecipe) -> list[torch.optim.Optimizer]:
     settings, named = recipe.train, [(n, p) for n, p in network.named_parameters() if p.requires_grad]
     matrices: list[Tensor] = []
-    if settings.optimizer == "muon":  # tables and the vocabulary matrix stay with AdamW
-        matrices = [p for n, p in named if p.ndim == 2 and ("layers." in n or "state_" in n or "history_fuse" in n)]
+    if settings.optimizer == "muon":  # tables and vocabulary matrices stay with AdamW
+        tables = {id(p) for m in network.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
+        matrices = [p for _, p in named if p.ndim == 2 and min(p.shape) > 1 and id(p) not in tables]
+        matrices = [p for p in matrices if p.shape[0] != network.vocab.size]
     chosen = {id(p) for p in matrices}
     rest = [p for _, p in named if id(p) not in chosen]
     adam = torch.optim.AdamW(rest, lr=stage.lr, betas=(0.9, settings.beta2), weight_decay=0.0, fused=True)

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+import torch
 from accelerate import PartialState
 
 from dlite.checkpoint import load_drafter
 from dlite.config import Recipe, load_recipe
 from dlite.data.conversations import check_vocabulary, training_split
-from dlite.drafters.dlite import DLiteConfig
+from dlite.drafters import network_class, shipped_folder
 from dlite.errors import ConfigError, DataError
 from dlite.features.capture import Capturer, CaptureSettings
 from dlite.features.store import Store
-from dlite.nn.layout import default_taps
 from dlite.target.base import Target, TargetInfo
 from dlite.target.load import load_target
 from dlite.train.loop import Progress, train
 from dlite.train.source import OnlineSource, Source, StoreSource
-from dlite.train.stages import frequent_tokens, network_config
+from dlite.train.stages import frequent_tokens, teacher_config
 from dlite.types import Conversation
 
 
@@ -30,7 +31,7 @@ def train_from_files(
     data: Sequence[Path],
     out: Path,
     stores: Sequence[Path],
-    init: Path | None,
+    init: str | None,
     device: str,
     dtype: str,
     report: Callable[[Progress], None] | None = None,
@@ -52,9 +53,14 @@ def train_from_files(
     check_vocabulary(conversations, target.info)
     start = None
     if init is not None:
-        start, _ = load_drafter(init, target.info)
+        start, _ = load_drafter(shipped_folder(target) if init == "shipped" else init, target.info)
     config = _config(recipe, target.info, conversations)
     if start is not None:
+        if start.name != recipe.drafter.kind:
+            raise ConfigError(
+                f"the drafter {init} is a {start.name}; the recipe trains a {recipe.drafter.kind}. Use the recipe it was "
+                "trained with."
+            )
         for part in (f.name for f in fields(config) if f.name != "draft_vocab"):
             if getattr(config, part) != getattr(start.config, part):
                 raise ConfigError(
@@ -62,17 +68,20 @@ def train_from_files(
                     "Use the recipe it was trained with."
                 )
         config = start.config
-    source = _source(recipe, target, conversations, stores)
+    source = _source(recipe, config, target, conversations, stores)
     prompts = [_opening(c) for c in _spread(held, recipe.train.eval_prompts)]
     return train(recipe, config, target, source, out, held_out=prompts, init=start, report=report)
 
 
-def capture_settings(recipe: Recipe, info: TargetInfo, history: int) -> CaptureSettings:
-    """What a recipe wants captured."""
-    drafter = recipe.drafter
+def capture_settings(recipe: Recipe, info: TargetInfo, history: int | None = None) -> CaptureSettings:
+    """What a recipe wants captured; ``history`` None is what its drafter and its stages need."""
+    make = network_class(recipe.drafter.kind)
+    config = make.configure(recipe.drafter, info, None)
+    if history is None:
+        history = needed_history(recipe, config)
     return CaptureSettings(
-        taps=drafter.taps or default_taps(info.num_layers, drafter.num_taps),
-        K=drafter.K,
+        taps=config.taps,
+        K=config.K,
         anchors_per_sequence=recipe.features.anchors_per_sequence,
         history=history,
         whole_blocks=recipe.features.whole_blocks,
@@ -81,13 +90,24 @@ def capture_settings(recipe: Recipe, info: TargetInfo, history: int) -> CaptureS
     )
 
 
-def _config(recipe: Recipe, info: TargetInfo, conversations: Sequence[Conversation]) -> DLiteConfig:
+def needed_history(recipe: Recipe, config: Any) -> int:
+    """Positions before the pivot that the networks of a recipe read in training."""
+    make = network_class(recipe.drafter.kind)
+    windows = [stage.window for stage in recipe.stages if stage.window]
+    networks = [config, *(teacher_config(config, window) for window in windows)]
+    with torch.device("meta"):
+        return max(make(one).history for one in networks)
+
+
+def _config(recipe: Recipe, info: TargetInfo, conversations: Sequence[Conversation]) -> Any:
     vocab = frequent_tokens(conversations, recipe.drafter.draft_vocab_size, sorted(info.stop_ids))
-    return network_config(recipe.drafter, info, vocab)
+    return network_class(recipe.drafter.kind).configure(recipe.drafter, info, vocab)
 
 
-def _source(recipe: Recipe, target: Target, conversations: Sequence[Conversation], folders: Sequence[Path]) -> Source:
-    window = max(stage.window for stage in recipe.stages)
+def _source(
+    recipe: Recipe, config: Any, target: Target, conversations: Sequence[Conversation], folders: Sequence[Path]
+) -> Source:
+    window = needed_history(recipe, config)
     settings = capture_settings(recipe, target.info, window)
     if not folders:
         return OnlineSource(Capturer(target, settings), conversations, recipe.train.batch_sequences, recipe.train.seed)
@@ -104,7 +124,7 @@ def _source(recipe: Recipe, target: Target, conversations: Sequence[Conversation
         )
     if found["history"] < window:
         raise ConfigError(
-            f"the store {folders[0]} keeps {found['history']} positions of history; a stage has a window of {window}. "
+            f"the store {folders[0]} keeps {found['history']} positions of history; this recipe needs {window}. "
             f"Capture with --history {window}, or leave --store out."
         )
     return StoreSource(store, recipe.train.batch_blocks, recipe.train.seed)

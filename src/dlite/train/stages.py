@@ -6,43 +6,28 @@ The published order is teacher -> warm-up -> stable (2610.23787, section 4); a r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dlite.config import DrafterRecipe, Losses, StageRecipe
-from dlite.drafters.dlite import BlockInput, DLite, DLiteConfig, History
+from dlite.config import Losses, StageRecipe
+from dlite.drafters.network import BlockInput, DraftOutput, DraftVocab, History
 from dlite.errors import ConfigError
 from dlite.features.blocks import Blocks, window
-from dlite.nn.layout import default_taps
-from dlite.nn.losses import LossSum, cross_entropy, forward_kl, l1_distance, position_weights
-from dlite.target.base import Target, TargetInfo
+from dlite.nn.losses import (
+    LossSum,
+    acceptance_entropy,
+    candidate_entropy,
+    cross_entropy,
+    forward_kl,
+    l1_distance,
+    position_weights,
+)
+from dlite.target.base import Target
 from dlite.types import Conversation
-
-
-def network_config(recipe: DrafterRecipe, info: TargetInfo, vocab: tuple[int, ...] | None) -> DLiteConfig:
-    """A DLite for this target: the target's own width and head layout unless the recipe says otherwise."""
-    backbone = replace(
-        info.layer,
-        num_layers=recipe.num_layers,
-        num_kv_heads=recipe.num_kv_heads or info.layer.num_kv_heads,
-        intermediate_size=recipe.intermediate_size or info.layer.intermediate_size,
-    )
-    return DLiteConfig(
-        backbone=backbone,
-        vocab_size=info.vocab_size,
-        K=recipe.K,
-        taps=recipe.taps or default_taps(info.num_layers, recipe.num_taps),
-        num_target_layers=info.num_layers,
-        rank=recipe.rank,
-        mask_token_id=recipe.mask_token_id,
-        anchor_group=recipe.anchor_group,
-        placeholder=recipe.placeholder,
-        draft_vocab=vocab,
-        last_tap=recipe.last_tap,
-    )
 
 
 def frequent_tokens(
@@ -63,13 +48,16 @@ def frequent_tokens(
 
 
 def stage_network(
-    config: DLiteConfig, stage: StageRecipe, target: Target, previous: DLite | None, teacher: DLite | None, seed: int
-) -> DLite:
-    """The network a stage trains: a fresh teacher or student, or the student of the stage before."""
-    if previous is not None and not stage.window and not previous.config.history_window:
-        network = previous
+    make: Callable[[Any], Any], config: Any, stage: StageRecipe, target: Target, student: Any, teacher: Any, seed: int
+) -> Any:
+    """The network a stage trains: a fresh teacher or student, or the ``student`` of the stage before.
+
+    ``make`` builds a network of the drafter's kind from a config.
+    """
+    if student is not None and not stage.window:
+        network = student
     else:
-        network = DLite(replace(config, history_window=stage.window)).attach(target)
+        network = make(teacher_config(config, stage.window) if stage.window else config).attach(target)
         network.start(target, torch.Generator().manual_seed(seed))
     for part in stage.from_teacher:
         if teacher is None:
@@ -83,50 +71,63 @@ def stage_network(
     return network
 
 
+def teacher_config(config: Any, window: int) -> Any:
+    """The same drafter with ``window`` positions of history; only a DLite has such a twin. Errors: ``ConfigError``."""
+    if not hasattr(config, "history_window"):
+        raise ConfigError(
+            "a stage with a window trains a teacher for a drafter without history, which only dlite is. Leave the "
+            "stage's window out; drafter.window bounds the history of the others."
+        )
+    return replace(config, history_window=window)
+
+
 def block_input(blocks: Blocks, K: int, width: int) -> BlockInput:
     """What the network reads for these blocks, drafting K tokens, with ``width`` positions of history."""
     previous = torch.cat([blocks.anchor[:, None], blocks.labels[:, : K - 1]], 1)
     history = None
     if width:
         rows, distance, real = window(blocks, width)
-        history = History(blocks.taps, rows, distance, real)
+        history = History(blocks.taps, blocks.following, rows, distance, real, blocks.pivot)
     return BlockInput(blocks.taps[blocks.pivot], blocks.anchor, blocks.before, previous, history)
 
 
 def stage_loss(
-    logits: Tensor,
+    output: DraftOutput,
     blocks: Blocks,
     losses: Losses,
     gamma: float,
     target: Target,
-    ids: Tensor | None,
-    rows: Tensor | None,
+    vocab: DraftVocab,
     teacher_logits: Tensor | None,
 ) -> tuple[LossSum, dict[str, float]]:
-    """The stage's weighted loss over counted positions and its parts: logits [N,K,V'].
+    """The stage's weighted loss over counted positions and its parts.
 
     With a draft vocabulary, p is the target's distribution over it (renormalised), and a block ends before the first
     label outside it.
     """
+    logits = output.logits
     K = logits.shape[1]
     weights = position_weights(K, gamma, blocks.counted)
-    labels = blocks.labels[:, :K]
-    if rows is not None and ids is not None:
-        labels = rows[labels]
-        weights = weights * (labels < len(ids)).long().cumprod(1)
+    labels = vocab.to_rows(blocks.labels[:, :K])
+    weights = weights * (labels < vocab.size).long().cumprod(1)
     keep = weights > 0
     q, y, w = logits[keep], labels[keep], weights[keep]
     terms: dict[str, LossSum] = {}
     if losses.ce:
         terms["ce"] = cross_entropy(q, y, w)
-    if losses.kl or losses.l1:
+    if losses.kl or losses.l1 or losses.confidence:
         # Each predicting position serves up to K blocks: its target logits are made once.
         used, place = torch.unique(blocks.rows[:, :K][keep], return_inverse=True)
-        p = target.last_tap_logits(blocks.last[used], ids)[place]
+        p = target.last_tap_logits(blocks.last[used], vocab.ids)[place]
         if losses.kl:
             terms["kl"] = forward_kl(q, p, w)
         if losses.l1:
             terms["l1"] = l1_distance(q, p, w)
+        if losses.confidence:
+            terms["confidence"] = acceptance_entropy(_given(output.confidence, "confidence")[keep], q, p, w)
+    if losses.candidates:
+        rows, scores = _given(output.candidates, "candidates")
+        terms["candidates"] = candidate_entropy(scores[keep], rows[keep], y, w)
     if losses.kl_teacher:
         if teacher_logits is None:
             raise ConfigError(
@@ -137,7 +138,13 @@ def stage_loss(
     return LossSum(total, w.sum()), {name: float(term.sum.detach()) for name, term in terms.items()}
 
 
-def _part(network: DLite, name: str) -> torch.nn.Module:
+def _given(part: Any, loss: str) -> Any:
+    if part is None:
+        raise ConfigError(f"losses.{loss} has a weight, but this drafter has no such head. Leave it out.")
+    return part
+
+
+def _part(network: Any, name: str) -> torch.nn.Module:
     part = getattr(network, name, None)
     if not isinstance(part, torch.nn.Module):
         names = [n for n, _ in network.named_children()]
