@@ -21,6 +21,7 @@ from dlite.errors import CheckpointError
 from dlite.nn.backbone import BackboneConfig
 from dlite.target.base import TargetInfo
 from dlite.target.toy import ToyTarget
+from tests.drafters.support import forced_round, tiny
 from tests.support import tiny_drafter
 
 TOY = ToyTarget()
@@ -131,8 +132,8 @@ def test_what_the_published_layout_cannot_say_is_refused(tmp_path: Path, options
     drafter = tiny_drafter(TOY, **{"placeholder": "token", "last_tap": "normed"} | options)
     with pytest.raises(CheckpointError, match="the published layout has no learned placeholder"):
         save_drafter(drafter, tmp_path, TOY.info, published=True)
-    with pytest.raises(CheckpointError, match="a teacher with history is a training aid"):
-        save_drafter(DLite(replace(drafter.config, history_window=2)), tmp_path, TOY.info)
+    with pytest.raises(CheckpointError, match="there is no published layout to write this dlite with"):
+        save_drafter(DLite(replace(drafter.config, history_window=2)), tmp_path, TOY.info, published=True)
 
 
 def test_the_full_size_layout() -> None:
@@ -201,13 +202,26 @@ def other_head(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     config["dlite_config"]["sequential_head"] = "markov"
 
 
+def a_word_for_a_size(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    config["hidden_size"] = "wide"
+
+
+def a_word_for_the_taps(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    config["dlite_config"]["target_layer_ids"] = 5
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (a_word_for_a_size, "has a value of the wrong kind"),
+        (a_word_for_the_taps, "has a value of the wrong kind"),
         (drop, "misses tensors: layers.1.mlp.up_proj.weight. Expected exactly"),
         (add, "has unknown tensors: layers.2.mlp.up_proj.weight. Expected exactly"),
         (bend, r"norm.weight has shape \(15,\). Its config asks for \(16,\)"),
-        (other_architecture, r"holds \['Qwen3ForCausalLM'\]. Expected architectures \['DLiteDraftModel'\]"),
+        (
+            other_architecture,
+            r"holds \['Qwen3ForCausalLM'\]. Expected one of: a drafter that dlite train wrote; a published",
+        ),
         (plain_model, "lacks 'dlite_config'. Expected a DLite config"),
         (unknown_key, r"has unknown dlite_config keys \['window'\]"),
         (missing_key, "lacks 'sequential_rank'"),
@@ -268,3 +282,25 @@ def test_a_published_checkpoint_names_no_target_and_fits_by_its_sizes(tmp_path: 
     load_drafter(published(tmp_path), replace(TOY.info, name="Qwen/Qwen3-4B", tokenizer_hash="any"))
     with pytest.raises(CheckpointError, match="made for a target with vocabulary 12; toy has 99"):
         load_drafter(tmp_path, replace(TOY.info, vocab_size=99))
+
+
+@pytest.mark.parametrize("kind", ["dflash", "dflash2", "dspark"])
+def test_the_slot_convention_travels_with_the_weights(tmp_path: Path, kind: str) -> None:
+    """The same tensors fit either convention, so only the config can say which: it always does, and nothing else may."""
+    networks = {slots: tiny(kind, TOY, options={"slots": slots}) for slots in ("placeholders", "anchor_predicts")}
+    shapes = [{name: t.shape for name, t in network.state_dict().items()} for network in networks.values()]
+    assert shapes[0] == shapes[1]
+    for slots, network in networks.items():
+        save_drafter(network, tmp_path / slots, TOY.info)
+        loaded, _ = load_drafter(tmp_path / slots, TOY.info)
+        assert loaded.config.slots == slots
+        assert loaded.body.layout == network.body.layout
+        rounds = [forced_round(n.attach(TOY).eval(), TOY, (3, 1, 4, 1, 5), (2, 6, 4))[1] for n in (network, loaded)]
+        torch.testing.assert_close(*rounds)
+    file = tmp_path / "placeholders" / CONFIG
+    config = json.loads(file.read_text())
+    for wrong, words in (({}, "slots: "), ({"slots": "both"}, "slots: .*'placeholders' or 'anchor_predicts'")):
+        rest = {name: value for name, value in config["config"].items() if name != "slots"}
+        file.write_text(json.dumps({**config, "config": rest | wrong}))
+        with pytest.raises(CheckpointError, match=rf"config\.json cannot be used \({words}"):
+            load_drafter(file.parent, TOY.info)

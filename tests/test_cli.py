@@ -14,12 +14,14 @@ from typer.testing import CliRunner
 
 from dlite import cli
 from dlite.checkpoint import load_drafter, save_drafter
+from dlite.config import recipe_names
 from dlite.data.conversations import is_held_out
+from dlite.data.jsonl import read_jsonl
 from dlite.target.load import load_target
 from tests.data.support import TOOLS, make_tokenizer
 from tests.support import tiny_drafter, tiny_model
 
-COMMANDS = ["generate", "regenerate", "features", "train", "bench", "demo", "recipes"]
+COMMANDS = ["generate", "regenerate", "features", "train", "bench", "demo", "recipes", "drafters"]
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -81,7 +83,7 @@ def test_the_commands_are_these() -> None:
 def test_recipes(dlite: Run) -> None:
     status, out, _ = dlite("recipes")
     assert status == 0
-    assert [line.split()[0] for line in out.splitlines()] == ["qwen3-4b", "qwen3-8b", "smollm2-135m", "tiny"]
+    assert [line.split()[0] for line in out.splitlines()] == recipe_names()
 
 
 def test_generate_is_the_same_with_and_without_a_drafter(dlite: Run, target: Path, drafter: Path) -> None:
@@ -120,6 +122,16 @@ def test_generate_a_batch(dlite: Run, target: Path, tmp_path: Path) -> None:
     assert [json.loads(line)["id"] for line in out.splitlines()] == ["set-1", "set-b"]
 
 
+def test_a_raw_batch_continues_the_texts_themselves(dlite: Run, target: Path, tmp_path: Path) -> None:
+    """Once --raw was ignored: every text went through the chat template."""
+    path = lines(tmp_path, {"prompt": "one"}, {"prompt_ids": [5, 6]})
+    asked = ("generate", "--target", target, "--drafter", "none", "--max-new-tokens", 5)
+    answers = [json.loads(line) for line in dlite(*asked, "--batch", path, "--raw")[1].splitlines()]
+    assert [a["prompt_tokens"] for a in answers] == [3, 2]
+    alone = json.loads(dlite(*asked, "--prompt", "one", "--raw", "--json")[1])
+    assert answers[0]["token_ids"] == alone["token_ids"]
+
+
 def test_messages_and_tools_reach_the_target(dlite: Run, target: Path, tmp_path: Path) -> None:
     path = tmp_path / "messages.json"
     messages = [{"role": "user", "content": "what?"}]
@@ -143,11 +155,21 @@ def test_from_prompts_to_a_drafter(dlite: Run, target: Path, tmp_path: Path) -> 
     assert json.loads(dlite(*ask, "--limit", 3)[1])["written"] == 3
     tally = json.loads(dlite(*ask)[1])
     assert (tally["resumed"], tally["written"]) == (3, 2)
+    assert {r["target"] for _, r in read_jsonl(answers)} == {str(target)}
+    status, _, note = dlite(*ask, "--temperature", 0.5)
+    assert status == 2
+    assert "made with temperature 0.0. Expected 0.5" in note
+    other = tmp_path / "other.jsonl"
+    other.write_text(answers.read_text().replace(json.dumps(str(target)), '"another"'))
     changes = [
         f"target={target}", "drafter.rank=8", "drafter.draft_vocab_size=40", "train.batch_blocks=8", "stages.0.window=4",
         "stages.0.steps=2", "stages.1.steps=2", "stages.2.steps=2", "drafter.num_taps=3",
     ]  # fmt: skip
     changed = [word for change in changes for word in ("--set", change)]
+    for verb in (("features", other, "--recipe", "tiny"), ("train", "tiny", "--data", other)):
+        status, said, note = dlite(*verb, "--out", store, *changed)
+        assert (status, said) == (2, "")
+        assert "was answered by another. Expected answers of" in note
     status, said, note = dlite("features", answers, "--recipe", "tiny", "--out", store, "--history", 4, *changed)
     assert status == 0, note
     assert json.loads(said)["blocks_added"] > 8
@@ -183,6 +205,34 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "malformed batch": (
         ["generate", "--target", "TARGET", "--drafter", "none", "--batch", "BROKEN"],
         "set.jsonl, line 2: ",
+    ),
+    "several turns in a batch": (
+        ["generate", "--target", "TARGET", "--drafter", "none", "--batch", "TURNS"],
+        "prompt 'set-1' has 2 turns. Expected one",
+    ),
+    "messages in a raw batch": (
+        ["generate", "--target", "TARGET", "--drafter", "none", "--batch", "CHAT", "--raw"],
+        "prompt 'set-1' has messages. Expected text to continue. Leave --raw out",
+    ),
+    "raw messages": (["generate", "--messages", "CHAT", "--raw"], "--raw continues text as it is"),
+    "a drafter beside a server": (
+        ["regenerate", "PROMPTS", "--server", "http://127.0.0.1:9/v1", "--drafter", "DRAFTER", "--out", "OUT"],
+        "--drafter would be ignored: with --server the server decides",
+    ),
+    "a dtype beside a server": (
+        [
+            "regenerate",
+            "PROMPTS",
+            "--server",
+            "http://127.0.0.1:9/v1",
+            "--device",
+            "cuda",
+            "--dtype",
+            "bfloat16",
+            "--out",
+            "OUT",
+        ],
+        "--device and --dtype would be ignored: with --server",
     ),
     "malformed prompts": (["regenerate", "BROKEN", "--target", "TARGET", "--out", "OUT"], "set.jsonl, line 2: "),
     "no tokenizer": (
@@ -238,10 +288,12 @@ def test_a_mistake_is_one_sentence_and_status_2(
     dlite: Run, target: Path, drafter: Path, tmp_path: Path, name: str
 ) -> None:
     arguments, words = MISTAKES[name]
-    (tmp_path / "p").mkdir()
+    for name in "ptc":
+        (tmp_path / name).mkdir()
     places = {
         "TARGET": target, "DRAFTER": drafter, "OUT": tmp_path / "out", "BROKEN": lines(tmp_path, {"prompt": "a"}, '{"prompt": '),
-        "PROMPTS": lines(tmp_path / "p", {"prompt": "a"}),
+        "PROMPTS": lines(tmp_path / "p", {"prompt": "a"}), "TURNS": lines(tmp_path / "t", {"turns": ["a", "b"]}),
+        "CHAT": lines(tmp_path / "c", {"messages": [{"role": "user", "content": "a"}]}),
     }  # fmt: skip
     status, out, err = dlite(*(places.get(a, a) for a in arguments))
     assert status == 2
@@ -250,6 +302,17 @@ def test_a_mistake_is_one_sentence_and_status_2(
     assert words in err
     assert "Traceback" not in err
     assert err.count("\n") == 1
+
+
+def test_an_interrupted_bench_ends_as_shells_expect(
+    dlite: Run, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(*_: Any, **__: Any) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dlite.bench.command.bench_files", press)
+    asked = ("bench", "--target", target, "--workload", lines(tmp_path, {"prompt": "a"}), "--out", tmp_path / "out")
+    assert dlite(*asked)[0] == 130
 
 
 def test_the_module_runs_as_a_program() -> None:

@@ -39,7 +39,7 @@ def test_the_published_settings() -> None:
             ("stable", 6, 0),
         ]
         assert {(s.lr, s.warmup) for s in plan.stages} == {(6e-4, 0.04)}
-        assert plan.stages[2].losses.model_dump() == {"ce": 0.1, "kl": 0.0, "l1": 1.0, "kl_teacher": 0.0}
+        assert {k: v for k, v in plan.stages[2].losses.model_dump().items() if v} == {"ce": 0.1, "l1": 1.0}
         assert (plan.train.gamma, plan.train.clip) == (4.0, 1.0)
         assert (plan.features.anchors_per_sequence, plan.features.max_length) == (512, 4096)
 

@@ -6,12 +6,15 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from dlite.commands.audit import audit
+from dlite.commands.drafters import drafters
+from dlite.commands.study import study
 from dlite.errors import DataError, DliteError, RequestError
 
 app = typer.Typer(
@@ -27,7 +30,7 @@ TargetOption = Annotated[
 ]
 DeviceOption = Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1, ...")]
 DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float16. Exact losslessness needs float32.")]
-DrafterOption = Annotated[str, typer.Option(help="'shipped', 'none', or a drafter folder.")]
+DrafterOption = Annotated[str, typer.Option(help="'shipped', a drafter folder, or a name from dlite drafters.")]
 
 
 def main() -> None:
@@ -56,7 +59,7 @@ def generate(
     batch: Annotated[
         Path | None, typer.Option(help="JSONL of prompts to decode side by side (implies --json, one line a prompt).")
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt itself, without the chat template.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without the chat template.")] = False,
     max_new_tokens: Annotated[int, typer.Option(help="Stop after this many tokens.")] = 256,
     k: Annotated[
         int | None, typer.Option("--k", "-K", help="Drafts a round; by default all the drafter makes.")
@@ -82,6 +85,7 @@ def generate(
     """
     from dlite.api import generate as run
     from dlite.api import load_drafter, load_target
+    from dlite.engine.request import Request
     from dlite.sampling import SamplingParams
 
     sampling = SamplingParams(
@@ -97,8 +101,11 @@ def generate(
         raise DliteError("give exactly one of --prompt, --messages and --batch. See: dlite generate --help")
     if batch is not None:
         model = load_target(target, device=device, dtype=dtype)
-        _generate_batch(model, load_drafter(drafter, model), batch, max_new_tokens, k, sampling, tuple(stop or ()))
+        like = Request((), max_new_tokens, k, sampling, tuple(stop or ()))
+        _generate_batch(model, load_drafter(drafter, model), batch, raw, like)
         return
+    if raw and messages:
+        raise DliteError("--raw continues text as it is; --messages are a chat. Expected one of them. Leave one out.")
     if prompt is not None and not prompt.strip():
         raise RequestError("the prompt is empty. Expected some text after --prompt.")
     body = (
@@ -133,7 +140,7 @@ def generate(
 @app.command()
 def regenerate(
     prompts: Annotated[
-        list[Path], typer.Argument(help="JSONL prompt files: prompt, messages (+tools), turns, agent traces.")
+        list[Path], typer.Argument(help="JSONL prompt files: prompt, messages (+tools), turns, agent logs and others.")
     ],
     out: Annotated[Path, typer.Option(help="Where conversations are appended; run again to go on after a stop.")],
     target: TargetOption = "smollm2-135m",
@@ -155,7 +162,8 @@ def regenerate(
 ) -> None:
     """Have the target itself answer every prompt: the only text a drafter should be trained on.
 
-    Token ids are kept exactly as generated. Answers cut by the limit or caught in a loop are marked.
+    Token ids are kept exactly as generated. Answers cut by the limit or caught in a loop are marked. --out can
+    only be continued with the settings it was begun with.
 
     Example: dlite regenerate prompts.jsonl --out answers.jsonl --limit 2000
     """
@@ -166,14 +174,15 @@ def regenerate(
     from dlite.sampling import SamplingParams
     from dlite.target.load import load_tokenizer
 
+    given = {"--drafter": drafter != "none", "--device": device != "cpu", "--dtype": dtype != "float32"}
+    if server is not None and (local := [name for name, is_given in given.items() if is_given]):
+        raise DliteError(
+            f"{' and '.join(local)} would be ignored: with --server the server decides how answers are made. Leave "
+            f"{'it' if len(local) == 1 else 'them'} out, or leave --server out."
+        )
     wanted = list(_read_prompts(prompts, limit, calls_per_trace, max_context, seed))
-    settings = RegenerateSettings(
-        max_new_tokens,
-        batch,
-        max_context,
-        SamplingParams(temperature=temperature, seed=seed),
-        prefix_entries=batch + 1 if any(len(p.messages) > 2 or len(p.turns) > 1 for p in wanted) else 0,
-    )
+    sampling = SamplingParams(temperature=temperature, seed=seed)
+    settings = RegenerateSettings(max_new_tokens, batch, max_context, sampling)
     with _bar("answers", len(wanted)) as advance:
         tokens = 0
 
@@ -197,8 +206,9 @@ def features(
     out: Annotated[Path, typer.Option(help="Folder of the store; run again to go on after a stop.")],
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change the recipe: section.key=value.")] = None,
     history: Annotated[
-        int, typer.Option(help="Also keep this many positions before each pivot, for a teacher stage.")
-    ] = 0,
+        int | None,
+        typer.Option(help="Positions kept before each pivot; by default what the recipe's drafter and stages need."),
+    ] = None,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
 ) -> None:
@@ -246,7 +256,9 @@ def train(
             help="A feature store, given more than once to mix or to weigh; without one, capture while training."
         ),
     ] = None,
-    init: Annotated[Path | None, typer.Option(help="Start from this drafter instead of fresh weights.")] = None,
+    init: Annotated[
+        str | None, typer.Option(help="Start from this drafter ('shipped' or a folder) instead of fresh weights.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change the recipe: section.key=value.")] = None,
     device: Annotated[str, typer.Option(help="cpu, or auto: the GPU that accelerate gives this process.")] = "auto",
     dtype: DtypeOption = "float32",
@@ -290,7 +302,8 @@ def bench(
 ) -> None:
     """Measure drafters beside plain decoding on your own prompts: tau, round cost, speed-up, time per call.
 
-    Arms are alternated call by call. No speed-up is shown for a drafter whose text differs from plain decoding's.
+    Arms are alternated call by call. No speed-up is shown for a drafter whose text differs from plain decoding's. After
+    Ctrl-C the report holds the calls measured so far.
 
     Example: dlite bench --workload gsm8k.jsonl --drafter shipped -K 3 -K 7 --out out/
     """
@@ -299,21 +312,24 @@ def bench(
     from dlite.sampling import SamplingParams
 
     model = load_target(target, device=device, dtype=dtype)
-    same = bench_files(
-        model,
-        workload,
-        drafter or ["shipped"],
-        k or [],
-        out,
-        calls=calls,
-        max_new_tokens=max_new_tokens,
-        min_context=min_context,
-        max_context=max_context,
-        sampling=SamplingParams(temperature=temperature, seed=seed),
-        include_loops=include_loops,
-        seed=seed,
-        argv=sys.argv,
-    )
+    try:
+        same = bench_files(
+            model,
+            workload,
+            drafter or ["shipped"],
+            k or [],
+            out,
+            calls=calls,
+            max_new_tokens=max_new_tokens,
+            min_context=min_context,
+            max_context=max_context,
+            sampling=SamplingParams(temperature=temperature, seed=seed),
+            include_loops=include_loops,
+            seed=seed,
+            argv=sys.argv,
+        )
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
     raise typer.Exit(0 if same else 1)
 
 
@@ -364,16 +380,14 @@ def _read_prompts(
         yield from islice(read_prompts(path, calls_per_trace=calls, max_chars=chars, seed=seed), limit)
 
 
-def _generate_batch(
-    target: Any, drafter: Any, path: Path, max_new_tokens: int, k: int | None, sampling: Any, stop: tuple[str, ...]
-) -> None:
+def _generate_batch(target: Any, drafter: Any, path: Path, raw: bool, like: Any) -> None:
+    """Answer every prompt of a file under the settings of the request ``like``."""
     from dlite.api import generate_batch
+    from dlite.data.dialogue import only_ids
     from dlite.data.prompts import read_prompts
-    from dlite.data.regenerate import opening_ids
-    from dlite.engine.request import Request
 
     prompts = list(read_prompts(path))
-    requests = [Request(tuple(opening_ids(target, p)), max_new_tokens, k, sampling, stop) for p in prompts]
+    requests = [replace(like, ids=tuple(only_ids(target.tokenizer, p, raw=raw))) for p in prompts]
     for prompt, answer in zip(prompts, generate_batch(target, drafter, requests), strict=True):
         print(json.dumps({"id": prompt.id, **answer.to_json()}))
 
@@ -412,3 +426,8 @@ def _train_bar() -> Any:
     from dlite.progress import TrainBar
 
     return TrainBar()
+
+
+app.command()(study)
+app.command()(audit)
+app.command()(drafters)

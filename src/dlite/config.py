@@ -23,7 +23,8 @@ class DrafterRecipe(_Strict):
 
     ``kind`` is a name from ``dlite drafters``; ``options`` are that drafter's own settings. ``window`` bounds the history
     it keeps: None is none for a drafter that can do without, else all. ``history`` is how many positions before the
-    pivot training shows to a drafter that keeps history (at most its window).
+    pivot training shows to a drafter that keeps history (at most its window). ``last_tap`` None is what the drafter's own
+    paper reads: before or after the target's final norm.
     """
 
     kind: str = "dlite"
@@ -41,7 +42,7 @@ class DrafterRecipe(_Strict):
     placeholder: Literal["learned", "token"] = "learned"
     mask_token_id: int = 0
     draft_vocab_size: int | None = Field(default=None, ge=16)
-    last_tap: Literal["raw", "normed"] = "raw"
+    last_tap: Literal["raw", "normed"] | None = None
 
 
 class FeatureRecipe(_Strict):
@@ -57,7 +58,8 @@ class FeatureRecipe(_Strict):
 class Losses(_Strict):
     """Weights of the loss terms. ``kl_teacher`` needs a teacher stage before; the others look at the target.
 
-    ``confidence`` and ``candidates`` train heads that only some drafters have.
+    ``confidence`` and ``candidates`` train heads that only some drafters have; ``rounds`` is the expected number of
+    decoding rounds a token, a loss of whole blocks.
     """
 
     ce: float = 0.0
@@ -66,6 +68,7 @@ class Losses(_Strict):
     kl_teacher: float = 0.0
     confidence: float = 0.0
     candidates: float = 0.0
+    rounds: float = 0.0
 
 
 class StageRecipe(_Strict):
@@ -90,12 +93,18 @@ class StageRecipe(_Strict):
 
 
 class TrainRecipe(_Strict):
-    """How steps are taken. ``batch_blocks`` blocks a step from a store, ``batch_sequences`` sequences a step online."""
+    """How steps are taken. ``batch_blocks`` blocks a step from a store, ``batch_sequences`` sequences a step online.
+
+    Position i of a block weighs exp(-(i-1)/gamma), or with ``weights`` "acceptance" the chance, by the drafter as it is,
+    that the drafts before it are all accepted (D-PACE). ``neighbours`` blocks that follow each other in a store are taken
+    together: a drafter that reads history computes what they share once.
+    """
 
     batch_blocks: int = Field(default=256, ge=1)
     batch_sequences: int = Field(default=32, ge=1)
     accumulate: int = Field(default=1, ge=1)
     gamma: float = Field(default=4.0, gt=0)
+    weights: Literal["decay", "acceptance"] = "decay"
     clip: float = Field(default=1.0, gt=0)
     beta2: float = 0.95
     optimizer: Literal["adamw", "muon"] = "adamw"
@@ -106,6 +115,7 @@ class TrainRecipe(_Strict):
     eval_prompts: int = Field(default=16, ge=0)
     eval_tokens: int = Field(default=64, ge=1)
     short_blocks: float = Field(default=0.0, ge=0, le=1)
+    neighbours: int = Field(default=1, ge=1)
 
 
 class Recipe(_Strict):

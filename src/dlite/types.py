@@ -50,7 +50,12 @@ class View:
         """The requests at these places of the view, with another memory."""
         at = list(index)
         return View(
-            self.anchor[at], self.before[at], self.taps[at], [self.tokens[i] for i in at], memory, [self.rows[i] for i in at]
+            self.anchor[at],
+            self.before[at],
+            self.taps[at],
+            [self.tokens[i] for i in at],
+            memory,
+            [self.rows[i] for i in at],
         )
 
 
@@ -60,11 +65,16 @@ class Proposal:
 
     tokens [B,K]   num_tokens [B] how many of them count
     probs [B,K,V] the very distribution each was drawn from, or None where every draft was chosen for certain
+    confidence [B,K] the drafter's own estimate of the chance that draft i is accepted if those before it are, made
+    without looking at draft i itself; None from a drafter that does not estimate it
+    source [B] the drafter each row came from, where several took part ("" for a row without drafts)
     """
 
     tokens: Tensor
     num_tokens: Tensor
     probs: Tensor | None = None
+    confidence: Tensor | None = None
+    source: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,7 @@ class Round:
     """One draft and one verification of one request.
 
     ``committed`` counts what reached the output: accepted drafts and the recovered or bonus token, cut at the end.
+    ``source`` is the part of a composed drafter that proposed.
     """
 
     proposed: int
@@ -89,6 +100,7 @@ class Round:
     seconds_draft: float = 0.0
     seconds_verify: float = 0.0
     seconds_other: float = 0.0
+    source: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dlite.bench.run import PLAIN, Arm, BenchResult, BenchSettings, rotated, run
+from dlite.bench.run import PLAIN, Arm, BenchResult, BenchSettings, Interrupted, rotated, run
 from dlite.bench.suites import Call
 from dlite.engine.stats import is_looping
 from dlite.errors import ConfigError, DataError
@@ -114,6 +114,44 @@ def test_sampled_runs_are_checked_on_greedy_calls(target: ToyTarget, lying_targe
     unchecked = replace(sampled, greedy_checks=0)
     none = run(target, [Arm("guesser", Guesser(target))], make_calls("short", 1), settings=unchecked)
     assert none.lossless("guesser") is None
+
+
+class Stopped(Guesser):
+    """A drafter during whose round number ``left`` somebody presses Ctrl-C."""
+
+    left = 0
+
+    def propose(self, view: Any, counts: Sequence[int], chooser: Any) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return super().propose(view, counts, chooser)
+
+
+def test_an_interrupted_run_hands_over_the_calls_it_has_measured(target: ToyTarget) -> None:
+    """Once an hour of measuring was lost with the one call under way."""
+    drafter = Stopped(target, right=1.0)
+    arms, calls = [Arm("guesser", drafter)], make_calls("short", 6)
+    whole = run(target, arms, calls)
+    drafter.left = 25
+    with pytest.raises(Interrupted) as stop:
+        run(target, arms, calls)
+    result = stop.value.result
+    done = len({trial.call for trial in result.trials})
+    assert 0 < done < 6
+    assert [(t.call, t.arm, t.generation.token_ids) for t in result.trials] == [
+        (t.call, t.arm, t.generation.token_ids) for t in whole.trials[: 2 * done]
+    ]
+    assert result.checks == whole.checks[:done]
+    assert result.lossless("guesser") is True
+
+
+def test_ctrl_c_before_anything_was_measured_is_only_that(target: ToyTarget) -> None:
+    drafter = Stopped(target)
+    drafter.left = 1
+    with pytest.raises(KeyboardInterrupt) as stop:
+        run(target, [Arm("guesser", drafter)], make_calls("short", 2))
+    assert stop.type is KeyboardInterrupt
 
 
 def test_unusable_arms_are_named(target: ToyTarget) -> None:

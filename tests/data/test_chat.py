@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlite.data.chat import TOOLS_HEADING, encode, render
+from dlite.data.chat import TOOLS_HEADING, encode, next_turn_ids, render, user
 from dlite.errors import DataError, TargetError
 from dlite.target.toy import ToyTarget
 from tests.data.support import PLAIN, TOOLS, make_tokenizer
@@ -72,6 +72,65 @@ def test_content_parts_and_missing_content() -> None:
     parts = {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": " two"}]}
     assert "<|start|>user\none two<|end|>" in rendered(PLAIN, [parts])
     assert "<|start|>user\n<|end|>" in rendered(PLAIN, [{"role": "user"}])
+
+
+def test_parts_of_text_are_joined_in_whichever_form() -> None:
+    parts = [{"type": "text", "value": "one"}, {"type": "input_text", "text": " two"}, " three", {"text": ""}]
+    assert "<|start|>user\none two three<|end|>" in rendered(PLAIN, [{"role": "user", "content": parts}])
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [
+        ({"type": "image_url", "image_url": {"url": "x"}}, "'image_url'"),
+        ({"type": "input_audio", "input_audio": {"data": "x"}}, "'input_audio'"),
+        ({"type": "text"}, "'text'"),
+        (7, "'int'"),
+    ],
+)
+def test_a_part_that_is_no_text_is_refused(part: Any, kind: str) -> None:
+    """Once it was passed over, and the target answered a question about an image it never saw."""
+    with pytest.raises(DataError, match=f"message 1 has a part of type {kind}. Expected parts of text"):
+        render(make_tokenizer(PLAIN), [ASK, {"role": "user", "content": [{"type": "text", "text": "a"}, part]}])
+
+
+def test_what_ties_a_result_to_its_call_reaches_the_template() -> None:
+    """Templates such as Mistral's name the call a result belongs to."""
+    template = (
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %}<{{ c.id }}>{% endfor %}"
+        "[{{ m.tool_call_id }}|{{ m.name }}]{% endfor %}"
+    )
+    result = RESULT | {"name": "look", "loss_weight": 0.5}
+    one_call = CALL | {"tool_calls": CALL["tool_calls"][:1], "name": None}
+    assert rendered(template, [ASK, one_call, result]) == "user:what?[|]assistant:<1>[|]tool:seen[1|look]"
+
+
+@pytest.mark.parametrize("calls", ["look", 3, ["look"], [{"function": "look"}]])
+def test_a_tool_call_that_is_none(calls: Any) -> None:
+    with pytest.raises(DataError, match="message 1 has the tool call .*Expected an object with a function's name"):
+        render(make_tokenizer(PLAIN), [ASK, CALL | {"tool_calls": calls}])
+
+
+def test_the_next_turn_is_read_off_the_template() -> None:
+    tokenizer = make_tokenizer(PLAIN)
+    closing = tokenizer.decode(next_turn_ids(tokenizer, "and?"))
+    assert closing == "<|end|>\n<|start|>user\nand?<|end|>\n<|start|>assistant\n"
+    assert rendered(PLAIN, [ASK, {"role": "assistant", "content": "so"}, user("and?")]).endswith(f"so{closing}")
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{{ messages[-1].content }}", "leaves out an answer that another turn follows. Expected one that shows it"),
+        (
+            "{% if messages | length > 1 %}{{ raise_exception('one turn only') }}{% endif %}",
+            "refuses .*: one turn only",
+        ),
+    ],
+)
+def test_a_template_that_knows_one_turn_only_says_so(template: str, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        next_turn_ids(make_tokenizer(template), "and?")
 
 
 def test_the_given_messages_are_left_alone() -> None:

@@ -1,4 +1,4 @@
-"""Every layout of prompt files, and agent traces."""
+"""Prompts of a file: their ids, and which answers of an agent's log are asked for (layouts: test_rows)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dlite.data.prompts import Prompt, read_prompts
-from dlite.errors import DataError
 
 USER, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes?"}
 TOOL = {"type": "function", "function": {"name": "look"}}
@@ -22,44 +19,13 @@ def written(folder: Path, *records: Any, name: str = "set.jsonl") -> Path:
     return path
 
 
-def one(folder: Path, record: dict[str, Any]) -> Prompt:
-    (found,) = read_prompts(written(folder, record))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("record", "messages", "turns"),
-    [
-        ({"turns": ["a", "b"]}, (), ("a", "b")),
-        ({"messages": [USER]}, (USER,), ()),
-        ({"messages": [USER, ANSWER, USER]}, (USER, ANSWER, USER), ()),
-        ({"messages": [USER, ANSWER, ANSWER]}, (USER,), ()),
-        ({"prompt": "a"}, (), ("a",)),
-        ({"question": "a", "answer": "b"}, (), ("a",)),
-        ({"problem": "a"}, (), ("a",)),
-        ({"text": "a"}, (), ("a",)),
-        ({"instruction": "a"}, (), ("a",)),
-        ({"instruction": "a", "input": "b", "output": "c"}, (), ("a\n\nb",)),
-        ({"instruction": "a", "input": ""}, (), ("a",)),
-        ({"prompt": "one\u2028two"}, (), ("one\u2028two",)),
-        ({"turns": [], "messages": [], "prompt": "a"}, (), ("a",)),
-        ({"messages": [ANSWER], "prompt": "a"}, (), ("a",)),
-    ],
-)
-def test_layouts(tmp_path: Path, record: dict[str, Any], messages: tuple[Any, ...], turns: tuple[str, ...]) -> None:
-    assert one(tmp_path, record) == Prompt("set-1", "set", messages, turns)
-
-
-def test_sharegpt(tmp_path: Path) -> None:
-    said = [("system", "s"), ("human", "a"), ("gpt", "b"), ("tool", "t"), ("human", "c"), ("gpt", "d")]
-    record = {"conversations": [{"from": who, "value": what} for who, what in said]}
-    roles = ["system", "user", "assistant", "tool", "user"]
-    wanted = tuple({"role": r, "content": what} for r, (_, what) in zip(roles, said, strict=False))
-    assert one(tmp_path, record).messages == wanted
-
-
-def test_tools_come_along(tmp_path: Path) -> None:
-    assert one(tmp_path, {"messages": [USER], "tools": [TOOL]}).tools == (TOOL,)
+def test_a_prompt_holds_what_its_row_does(tmp_path: Path) -> None:
+    rows = [{"turns": ["a", "b"]}, {"messages": [USER, ANSWER], "tools": [TOOL]}, {"prompt_ids": [1, 2]}]
+    assert list(read_prompts(written(tmp_path, *rows))) == [
+        Prompt("set-1", "set", turns=("a", "b")),
+        Prompt("set-2", "set", (USER,), tools=(TOOL,)),
+        Prompt("set-3", "set", ids=(1, 2)),
+    ]
 
 
 def test_ids_name_the_file_and_the_record(tmp_path: Path) -> None:
@@ -72,30 +38,6 @@ def test_compressed_prompts(tmp_path: Path) -> None:
     path = tmp_path / "set.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"prompt": "a"}\n'))
     assert [p.id for p in read_prompts(path)] == ["set-1"]
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        {"answer": "a", "score": 1},
-        {},
-        {"prompt": "  "},
-        {"messages": [ANSWER]},
-        {"turns": [1, 2]},
-        {"messages": ["hi"]},
-        {"conversations": ["hi"]},
-        {"instance_id": "i", "messages": ["hi"]},
-        {"prompt": "a", "tools": "look"},
-    ],
-)
-def test_a_record_without_a_prompt_is_named(tmp_path: Path, record: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match=r"set\.jsonl, line 2: "):
-        list(read_prompts(written(tmp_path, {"prompt": "a"}, record)))
-
-
-def test_the_complaint_lists_the_keys(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no prompt found among the keys answer, score. Expected 'turns', 'messages'"):
-        list(read_prompts(written(tmp_path, {"score": 1, "answer": "a"})))
 
 
 def trace(turns: int) -> dict[str, Any]:
@@ -114,7 +56,8 @@ def test_calls_of_a_trace_are_the_histories_before_assistant_turns(tmp_path: Pat
     for prompt in prompts:
         at = int(prompt.id.removeprefix("set-repo-1-"))
         assert record["messages"][at]["role"] == "assistant"
-        assert prompt == Prompt(prompt.id, "set", tuple(record["messages"][:at]), (), (TOOL,))
+        history = tuple(record["messages"][:at])
+        assert prompt == Prompt(prompt.id, "set", history, tools=(TOOL,), trace="set-repo-1")
     assert list(read_prompts(path, calls_per_trace=4)) == prompts
     others = [tuple(p.id for p in read_prompts(path, calls_per_trace=4, seed=seed)) for seed in range(5)]
     assert len(set(others)) > 1

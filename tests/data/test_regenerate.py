@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dlite.data.answers import Tally
+from dlite.data.chat import next_turn_ids
 from dlite.data.conversations import read_conversations
+from dlite.data.dialogue import opening_ids
 from dlite.data.jsonl import read_jsonl
 from dlite.data.prompts import Prompt
-from dlite.data.regenerate import RegenerateSettings, Tally, next_turn_ids, opening_ids, regenerate
+from dlite.data.regenerate import RegenerateSettings, prefix_entries, regenerate
 from dlite.drafters.none import NoDrafter
 from dlite.engine.request import Request
+from dlite.errors import DataError
 from dlite.sampling import SamplingParams
 from dlite.types import Conversation
 from tests.data.support import chatty_target
@@ -35,7 +40,7 @@ def run(
 def test_greedy_answers_are_the_engines_own_and_the_mask_marks_exactly_them(tmp_path: Path) -> None:
     tally, talks = run(tmp_path / "a.jsonl")
     for prompt in PROMPTS:
-        opening = tuple(opening_ids(TARGET, prompt))
+        opening = tuple(opening_ids(TARGET.tokenizer, prompt))
         (answer,) = plain(TARGET, [Request(opening, 90)])
         talk = talks[prompt.id]
         assert talk.ids == opening + answer.token_ids
@@ -109,7 +114,7 @@ def test_turns_are_put_one_after_each_answer(tmp_path: Path) -> None:
             (answer,) = plain(TARGET, [Request(talk.ids[:start], 90)])
             assert talk.ids[start:end] == answer.token_ids
             if number + 1 < len(found):
-                closing = tuple(next_turn_ids(TARGET, turns[number]))
+                closing = tuple(next_turn_ids(TARGET.tokenizer, turns[number]))
                 assert talk.ids[end - 1 : found[number + 1][0]] == closing  # the stop token stands once
         assert (len(found) == 4) == talk.finished
 
@@ -120,12 +125,86 @@ def test_a_batch_of_one_gives_the_same_file_content(tmp_path: Path) -> None:
 
 
 def test_shared_beginnings_change_no_answer(tmp_path: Path) -> None:
-    _, wanted = run(tmp_path / "a.jsonl")
-    assert run(tmp_path / "b.jsonl", settings=replace(LONG, prefix_entries=5))[1] == wanted
+    talk = [Prompt(f"p{i}", "s", (), (words, "tea")) for i, words in enumerate(["a", "a e", "a e i"])]
+    counts = [prefix_entries(TARGET, NoDrafter(), talk, replace(LONG, prefix_bytes=size)) for size in (1 << 30, 0)]
+    assert counts == [5, 0]
+    _, wanted = run(tmp_path / "a.jsonl", talk, replace(LONG, prefix_bytes=0))
+    assert run(tmp_path / "b.jsonl", talk)[1] == wanted
+
+
+def test_what_is_kept_for_shared_beginnings_fits_its_budget() -> None:
+    """With one entry for each request in flight, contexts of 8K tokens once needed tens of gigabytes."""
+    info = TARGET.info
+    layer = info.layer
+    position = 2 * info.num_layers * layer.num_kv_heads * layer.head_dim * 4  # keys and values in fp32
+    several = [Prompt("p", "s", (), ("a", "b"))]
+    log = [Prompt("p", "s", tuple({"role": "user", "content": "a"} for _ in range(3)))]
+    short = replace(LONG, max_context=100, max_new_tokens=20)
+    for prompts, settings, longest in (
+        (several, LONG, info.context_length),
+        (several, short, info.context_length),
+        (log, LONG, info.context_length),
+        (log, short, 120),
+    ):
+        for entries in (1, 3):
+            exact = replace(settings, prefix_bytes=entries * longest * position)
+            assert prefix_entries(TARGET, NoDrafter(), prompts, exact) == entries
+            less = replace(exact, prefix_bytes=exact.prefix_bytes - 1)
+            assert prefix_entries(TARGET, NoDrafter(), prompts, less) == entries - 1
+    hoarder = NoDrafter()
+    hoarder.state_bytes = lambda context: context * position  # type: ignore[method-assign]
+    exact = replace(LONG, prefix_bytes=3 * info.context_length * position)
+    assert prefix_entries(TARGET, hoarder, several, exact) == 1
+    assert prefix_entries(TARGET, NoDrafter(), PROMPTS, LONG) == 0
+
+
+def test_every_record_says_how_it_was_made(tmp_path: Path) -> None:
+    out = tmp_path / "a.jsonl"
+    log = Prompt("log-3", "s", ({"role": "user", "content": "sun"},), trace="log")
+    hot = replace(LONG, max_new_tokens=9, sampling=SamplingParams(temperature=0.5, seed=7))
+    run(out, [*PROMPTS[:3], log], hot)
+    made = {"target": "toy", "tokenizer_hash": TARGET.info.tokenizer_hash, "max_new_tokens": 9}
+    made |= {"temperature": 0.5, "seed": 7}
+    records = {record["id"]: record for _, record in read_jsonl(out)}
+    assert all(record.items() >= made.items() for record in records.values())
+    assert {name: record["group"] for name, record in records.items()} == {
+        "p0": "p0", "p1": "p1", "p2": "p2", "log-3": "log",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "other", "says"),
+    [
+        ("target", "another", "made with target 'another'. Expected 'toy'"),
+        ("tokenizer_hash", "abc", "made with tokenizer_hash 'abc'"),
+        ("max_new_tokens", 91, "made with max_new_tokens 91. Expected 90"),
+        ("temperature", 0.7, "made with temperature 0.7. Expected 0.0"),
+        ("seed", 4, "made with seed 4. Expected 0"),
+    ],
+)
+def test_a_file_is_gone_on_with_as_it_was_begun(tmp_path: Path, key: str, other: object, says: str) -> None:
+    """Answers of two kinds in one file could not be told apart afterwards."""
+    out = tmp_path / "a.jsonl"
+    run(out, PROMPTS[:2])
+    (_, first), (_, second) = read_jsonl(out)
+    older = {k: v for k, v in first.items() if k in ("id", "source", "ids", "wrote", "finished", "looping")}
+    out.write_text("".join(json.dumps(r) + "\n" for r in (older, second | {key: other})))
+    before = out.read_bytes()
+    with pytest.raises(DataError, match=rf"a\.jsonl, line 2: .*{says}.* give another --out"):
+        run(out)
+    assert out.read_bytes() == before
+    out.write_text(json.dumps(older) + "\n")
+    assert run(out, PROMPTS[:2])[0].resumed == 1
+
+
+def test_ready_token_ids_are_continued_as_they_are(tmp_path: Path) -> None:
+    _, talks = run(tmp_path / "a.jsonl", [Prompt("p", "s", ids=(5, 6, 7))])
+    (answer,) = plain(TARGET, [Request((5, 6, 7), 90)])
+    assert talks["p"].ids == (5, 6, 7, *answer.token_ids)
 
 
 def test_long_prompts_are_counted_and_passed_over(tmp_path: Path) -> None:
-    lengths = {p.id: len(opening_ids(TARGET, p)) for p in PROMPTS}
+    lengths = {p.id: len(opening_ids(TARGET.tokenizer, p)) for p in PROMPTS}
     limit = sorted(lengths.values())[7]
     tally, talks = run(tmp_path / "a.jsonl", settings=replace(LONG, max_context=limit))
     assert set(talks) == {name for name, length in lengths.items() if length <= limit}

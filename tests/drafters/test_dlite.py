@@ -58,9 +58,8 @@ def test_training_and_decoding_give_the_same_logits(variant: dict[str, Any], fro
     trained = tiny_drafter(TARGET, **variant)
     tokens, logits = proposed(drafter.freeze() if frozen else drafter, seen, [4, 4, 4])
     previous = torch.cat([seen.anchor[:, None], tokens[:, :-1]], 1)
-    torch.testing.assert_close(
-        trained(BlockInput(seen.taps, seen.anchor, seen.before, previous)), logits, rtol=1e-4, atol=1e-4
-    )
+    output = trained(BlockInput(seen.taps, seen.anchor, seen.before, previous))
+    torch.testing.assert_close(output.logits, logits, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlite.drafters.base import Drafter
+from dlite.drafters.base import Chooser, Drafter
 from dlite.drafters.none import NoDrafter
 from dlite.engine.decode import Engine
 from dlite.engine.prefix import PrefixCache
@@ -20,7 +21,7 @@ from dlite.sampling import SamplingParams
 from dlite.target.base import Target
 from dlite.target.hf import HFTarget
 from dlite.target.toy import ToyTarget
-from dlite.types import Generation
+from dlite.types import Generation, Proposal, View
 from tests.support import (
     TINY_VOCAB,
     Oracle,
@@ -358,3 +359,43 @@ def test_a_stop_string_across_rounds_is_never_streamed() -> None:
         assert found.finish == "stop"
         assert stop not in found.text
         assert found.text == letters[: letters.find(stop)]
+
+
+class Moody:
+    """Drafts chosen for certain, fewer than wanted: none at all in every third place of the text."""
+
+    name, taps, max_drafts = "moody", (), 5
+
+    def new_memory(self, rows: int) -> None:
+        """Nothing to remember."""
+
+    def propose(self, view: View, counts: Sequence[int], chooser: Chooser) -> Proposal:
+        """Copies of the last tokens."""
+        sizes = [min(count, len(tokens) % 3) for tokens, count in zip(view.tokens, counts, strict=True)]
+        drafts = [tokens[: max(sizes)] + [0] * (max(sizes) - len(tokens)) for tokens in view.tokens]
+        tokens = torch.tensor(drafts, dtype=torch.long).view(len(sizes), -1)
+        return Proposal(tokens, torch.tensor(sizes), source=["x"] * len(sizes))
+
+    def state_bytes(self, context: int) -> int:
+        """Nothing is kept."""
+        return 0
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block", "match"])
+def test_rows_without_drafts_beside_rows_with_some(rule: Any) -> None:
+    """0 drafts in a row, 0 in all rows, fewer than wanted: greedy and sampled, with a penalty and without."""
+    toy = ToyTarget(sharpness=3.0, stop=False)
+    sampled = SamplingParams(temperature=0.8, rule=rule, seed=5, repetition_penalty=1.2)
+    requests = [
+        Request(ids, 20, sampling=sampling)
+        for ids in [(3, 1, 4), (1, 5), (9,)]
+        for sampling in (SamplingParams(), sampled, SamplingParams(repetition_penalty=1.3))
+    ]
+    found = decode(toy, Moody(), requests, max_batch=9)
+    alone = [decode(toy, Moody(), [request])[0] for request in requests]
+    assert outcome(found) == outcome(alone)
+    assert {r.proposed for answer in found for r in answer.rounds} == {0, 1, 2}
+    assert {r.source for answer in found for r in answer.rounds if r.proposed} == {"x"}
+    exact = [i for i, q in enumerate(requests) if q.sampling.greedy or rule == "match"]
+    expected = plain(toy, [requests[i] for i in exact])
+    assert outcome([found[i] for i in exact]) == outcome(expected)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dlite.errors import DataError
+from dlite.errors import DataError, TargetError
 from dlite.features.blocks import Blocks
 from dlite.features.capture import Capturer
 from dlite.target.base import Rows, Target, TargetOutput
@@ -121,3 +121,16 @@ def test_taps_that_are_not_finite_name_their_conversation() -> None:
 
 def same(left: Blocks, right: Blocks) -> bool:
     return all(torch.equal(getattr(left, f.name), getattr(right, f.name)) for f in fields(Blocks))
+
+
+class Twisted(ToyTarget):
+    """A target whose head does more than its last layer times a matrix."""
+
+    def last_tap_logits(self, tap: Tensor, vocab: Tensor | None = None) -> Tensor:
+        return -super().last_tap_logits(tap, vocab)
+
+
+def test_a_head_that_the_last_tap_does_not_give_is_refused() -> None:
+    """p_target would be wrong for every block, and training would quietly learn it."""
+    with pytest.raises(TargetError, match="not its output matrix times its normalised last layer"):
+        Capturer(Twisted(stop=False), SETTINGS).capture(conversation(TOY, "a"))

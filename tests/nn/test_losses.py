@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dlite.nn import naive
-from dlite.nn.losses import LossSum, cross_entropy, forward_kl, l1_distance, position_weights
+from dlite.nn.losses import (
+    LossSum,
+    acceptance_entropy,
+    candidate_entropy,
+    cross_entropy,
+    forward_kl,
+    l1_distance,
+    position_weights,
+)
 
 Pair = tuple[Callable[..., LossSum], Callable[..., Tensor]]
 PAIRS: dict[str, Pair] = {
@@ -77,3 +85,40 @@ def test_l1_distance_has_no_half() -> None:
 def test_position_weights_equal_the_loops(K: int, gamma: float, counted: list[int]) -> None:
     fast = position_weights(K, gamma, torch.tensor(counted))
     torch.testing.assert_close(fast, torch.tensor(naive.position_weights(K, gamma, counted)), rtol=1e-5, atol=1e-7)
+
+
+def test_acceptance_entropy_equals_the_loops_and_leaves_the_draft_alone() -> None:
+    logits, other, weights = made("l1")
+    confidence = torch.randn(5, requires_grad=True)
+    found = acceptance_entropy(confidence, logits, other, weights)
+    exact = confidence.detach().double().requires_grad_()
+    rows = zip(exact, logits.detach().double(), other.double(), weights, strict=True)
+    wanted = torch.stack([w * naive.acceptance_entropy(c, row, y) for c, row, y, w in rows]).sum()
+    assert found.sum.item() == pytest.approx(wanted.item(), rel=1e-5)
+    assert found.weight.item() == pytest.approx(sum(weights.tolist()))
+    gradients = torch.autograd.grad(found.sum, [confidence, logits], allow_unused=True)
+    torch.testing.assert_close(gradients[0].double(), torch.autograd.grad(wanted, exact)[0], rtol=1e-4, atol=1e-6)
+    assert gradients[1] is None
+
+
+def test_a_sure_confidence_is_right_where_draft_and_target_agree() -> None:
+    same, far = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 60.0]])
+    for target, sure in ((same, 40.0), (far, -3.0)):
+        right, wrong = (acceptance_entropy(torch.tensor([s]), same, target, torch.ones(1)).sum for s in (sure, -sure))
+        assert right < wrong
+
+
+def test_candidate_entropy_equals_the_loops() -> None:
+    torch.manual_seed(0)
+    scores, weights = torch.randn(5, 3, requires_grad=True), torch.rand(5)
+    rows = torch.stack([torch.randperm(7)[:3] for _ in range(5)])
+    labels = torch.cat([rows[:4, 1], torch.tensor([next(x for x in range(7) if x not in rows[4].tolist())])])
+    found = candidate_entropy(scores, rows, labels, weights)
+    exact = scores.detach().double().requires_grad_()
+    each = zip(exact, rows.tolist(), labels.tolist(), weights, strict=True)
+    wanted = torch.stack([w * naive.candidate_entropy(s, r, y) for s, r, y, w in each]).sum()
+    assert found.sum.item() == pytest.approx(wanted.item(), rel=1e-5)
+    assert found.weight.item() == pytest.approx(sum(weights.tolist()))
+    gradients = torch.autograd.grad(found.sum, scores)[0], torch.autograd.grad(wanted, exact)[0]
+    torch.testing.assert_close(gradients[0].double(), gradients[1], rtol=1e-4, atol=1e-6)
+    assert gradients[0][4].tolist() == [0, 0, 0]  # its label is no candidate

@@ -75,6 +75,26 @@ def test_the_last_tap_gives_soft_capped_logits() -> None:
     torch.testing.assert_close(target.last_tap_logits(output.taps[:, :, 0]), output.logits, **CLOSE)
 
 
+def test_the_last_tap_gives_scaled_and_biased_logits() -> None:
+    """Granite divides its logits; some heads have a bias."""
+    import transformers as tf
+
+    config = tf.GraniteConfig(
+        vocab_size=37, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=40, logits_scaling=8.0, eos_token_id=0, bos_token_id=1, pad_token_id=0,
+    )  # fmt: skip
+    model = tf.GraniteForCausalLM(config).eval().requires_grad_(False)
+    biased = tiny_model("llama")
+    biased.lm_head.bias = torch.nn.Parameter(torch.randn(37), requires_grad=False)
+    some = torch.tensor([5, 0, 36])
+    for one in (model, biased):
+        target = HFTarget(one, None, "scaled")
+        output = whole(target, ids(2, 9), (3,))
+        torch.testing.assert_close(target.last_tap_logits(output.taps[:, :, 0]), output.logits, **CLOSE)
+        found = target.last_tap_logits(output.taps[:, :, 0], some)
+        torch.testing.assert_close(found, output.logits[..., some], **CLOSE)
+
+
 def test_output_weight_and_its_norm_scale_give_the_logits(hf_target: HFTarget) -> None:
     output = whole(hf_target, ids(2, 9), (3,))
     lm_head, scale = hf_target.output_weight()

@@ -47,7 +47,7 @@ def talks() -> tuple[Conversation, ...]:
 
 def source(plan: Recipe, store: Path | None = None) -> Source:
     """Blocks of the toy's conversations, captured while training, or stored before."""
-    settings = capture_settings(plan, TOY.info, max(stage.window for stage in plan.stages))
+    settings = capture_settings(plan, TOY.info)
     if store is None:
         return OnlineSource(Capturer(TOY, settings), talks(), plan.train.batch_sequences, plan.train.seed)
     write_store(store, Capturer(TOY, settings), talks(), dtype="float32", shard_blocks=50)

@@ -43,7 +43,9 @@ def test_the_teachers_head_is_copied_and_stays_frozen_in_warm_up(tmp_path: Path)
     run(recipe([TEACHER, WARM_UP]), tmp_path)
     state = torch.load(tmp_path / "state.pt")
     teacher, student = state["teacher"], state["network"]
-    fresh = stage_network(DLite, DLite.configure(recipe().drafter, TOY.info, None), recipe().stages[2], TOY, None, None, 0)
+    fresh = stage_network(
+        DLite, DLite.configure(recipe().drafter, TOY.info, None), recipe().stages[2], TOY, None, None, 0
+    )
     for name, start in fresh.state_dict().items():
         if name.startswith("sequential_head."):
             assert torch.equal(student[name], teacher[name])

@@ -89,8 +89,28 @@ def test_ranks_share_a_batch(kind: str, store: Store) -> None:
 def test_too_little_data_says_so(store: Store) -> None:
     with pytest.raises(DataError, match=r"has \d+ blocks, fewer than one batch of 9999"):
         StoreSource(store, 9999, 0)
-    with pytest.raises(DataError, match="there are 8 conversations, fewer than one batch of 9"):
+    with pytest.raises(DataError, match="there are 8 conversations with two tokens"):
         OnlineSource(Capturer(TOY, SETTINGS), talks(), 9, 0)
     silent = [replace(c, wrote=(False,) * len(c.ids)) for c in talks()]
-    with pytest.raises(DataError, match="batch 0 has no legal anchor"):
-        OnlineSource(Capturer(TOY, SETTINGS), silent, 2, 0).batch(0, 0, 1, 0)
+    with pytest.raises(DataError, match="there are 0 conversations with two tokens"):
+        OnlineSource(Capturer(TOY, SETTINGS), silent, 2, 0)
+
+
+def test_conversations_without_an_anchor_are_passed_over() -> None:
+    """A batch that happened to hold only such ones ended the run."""
+    silent = [replace(c, id=f"silent-{c.id}", wrote=(False,) * len(c.ids)) for c in talks()]
+    source = OnlineSource(Capturer(TOY, SETTINGS), [*silent, *talks()], 1, 0)
+    assert source.steps_per_epoch == 8
+    assert all(len(source.batch(number, 0, 1, 0)) for number in range(16))
+
+
+def test_neighbours_come_together_and_every_block_once(store: Store) -> None:
+    source = StoreSource(store, 8, 0, neighbours=4)
+    rows = [source.batch(number, 0, 1, 0) for number in range(source.steps_per_epoch)]
+    seen = [(int(b.anchor[i]), *b.labels[i].tolist()) for b in rows for i in range(len(b))]
+    assert sum(map(len, rows)) == 8 * source.steps_per_epoch
+    order = source._order[1]
+    assert sorted(order.tolist()) == list(range(len(store)))
+    assert all((group.diff() == 1).all() for group in order[: len(order) // 4 * 4].view(-1, 4) if group[-1] % 4 == 3)
+    assert len(seen) == 8 * source.steps_per_epoch
+    assert not torch.equal(order, torch.arange(len(store)))

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dlite.bench.check import Check, compare
-from dlite.bench.suites import Call, Message, Render
+from dlite.bench.suites import Call, Render
+from dlite.data.chat import Message
 from dlite.drafters.base import Drafter
 from dlite.drafters.none import NoDrafter
 from dlite.engine.decode import Engine
@@ -78,6 +79,14 @@ class BenchResult:
         return True if arm == PLAIN else all(made) if made else None
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a run; ``result`` holds the calls that every arm had decoded by then, at least one."""
+
+    def __init__(self, result: BenchResult) -> None:
+        super().__init__()
+        self.result = result
+
+
 def run(
     target: Target,
     arms: Sequence[Arm],
@@ -90,7 +99,8 @@ def run(
     """Decode every call with plain decoding and with every arm, single requests, order rotated call by call.
 
     ``render`` turns the messages of a call into token ids; calls that carry ids need none. A call too long for the
-    target is skipped and named in the result. Errors: ``ConfigError`` for arms, ``DataError`` for calls.
+    target is skipped and named in the result. Errors: ``ConfigError`` for arms, ``DataError`` for calls;
+    ``Interrupted`` instead of a KeyboardInterrupt that comes when there is something to show.
     """
     settings = settings or BenchSettings()
     lanes = (Arm(PLAIN, NoDrafter()), *arms)
@@ -98,20 +108,13 @@ def run(
     _check_calls(calls, render)
     bench = _Bench(target, lanes, settings, render)
     bench.warm_up(calls[0])
-    with _ticker(len(calls), progress) as tick:
-        for index, call in enumerate(calls):
-            bench.measure(call, index)
-            tick(call)
-    if not bench.trials:
-        raise DataError(
-            f"none of {len(calls)} calls could be run; the first: {bench.skipped[0][1]} Expected calls that fit "
-            f"{target.info.name}'s context of {target.info.context_length} tokens. Choose shorter ones."
-        )
-    if (
-        not settings.sampling.greedy
-    ):  # last, so that a drafter that learns from past requests has not seen these answers
-        bench.check_greedily([call for call in calls if call.follows is None][: settings.greedy_checks])
-    return BenchResult(target.info, lanes, settings, tuple(bench.trials), tuple(bench.checks), tuple(bench.skipped))
+    try:
+        bench.measure_all(calls, progress=progress)
+    except KeyboardInterrupt:
+        if bench.trials:
+            raise Interrupted(bench.result()) from None
+        raise
+    return bench.result()
 
 
 def rotated(arms: Sequence[Arm], index: int) -> list[Arm]:
@@ -137,13 +140,35 @@ class _Bench:
         for arm in self.lanes:
             self._decode(arm, short, ids, self.settings.sampling)
 
+    def measure_all(self, calls: Sequence[Call], *, progress: bool) -> None:
+        """Every call, then the checks that a sampled run needs."""
+        with _ticker(len(calls), progress) as tick:
+            for index, call in enumerate(calls):
+                self.measure(call, index)
+                tick(call)
+        if not self.trials:
+            info = self.target.info
+            raise DataError(
+                f"none of {len(calls)} calls could be run; the first: {self.skipped[0][1]} Expected calls that fit "
+                f"{info.name}'s context of {info.context_length} tokens. Choose shorter ones."
+            )
+        if not self.settings.sampling.greedy:
+            # Last, so that a drafter that learns from past requests has not seen these answers.
+            self.check_greedily([call for call in calls if call.follows is None][: self.settings.greedy_checks])
+
+    def result(self) -> BenchResult:
+        """What was measured so far."""
+        found = (tuple(self.trials), tuple(self.checks), tuple(self.skipped))
+        return BenchResult(self.target.info, self.lanes, self.settings, *found)
+
     def check_greedily(self, calls: Sequence[Call]) -> None:
         """Sampled texts differ by chance, so losslessness is checked on greedy ones of the same run."""
         greedy = replace(self.settings.sampling, temperature=0.0)
         for call in calls:
             ids = self._prompt(call)[1]
             if len(ids) < self.target.info.context_length:
-                self._compare(call, ids, {arm.name: self._decode(arm, call, ids, greedy) for arm in self.lanes}, greedy)
+                found = {arm.name: self._decode(arm, call, ids, greedy) for arm in self.lanes}
+                self.checks += self._compare(call, ids, found, greedy)
 
     def measure(self, call: Call, index: int) -> None:
         """One call with every arm; then the comparison, off the clock."""
@@ -157,10 +182,10 @@ class _Bench:
         sampling = replace(self.settings.sampling, seed=self.settings.sampling.seed + index)
         found = {arm.name: self._decode(arm, call, ids, sampling) for arm in rotated(self.lanes, index)}
         looping = is_looping(found[PLAIN].token_ids)
+        checks = self._compare(call, ids, found, sampling) if sampling.greedy else []
+        self.checks += checks  # together with the trials, at the end: an interrupted call leaves nothing
         self.trials += [Trial(call.id, call.workload, name, one, looping) for name, one in found.items()]
         self.histories[call.id] = [*messages, {"role": "assistant", "content": found[PLAIN].text}]
-        if sampling.greedy:
-            self._compare(call, ids, found, sampling)
 
     def _prompt(self, call: Call) -> tuple[list[Message], tuple[int, ...]]:
         messages = [*(self.histories[call.follows] if call.follows else ()), *call.messages]
@@ -177,14 +202,15 @@ class _Bench:
 
     def _compare(
         self, call: Call, ids: tuple[int, ...], found: dict[str, Generation], sampling: SamplingParams
-    ) -> None:
-        plain = found[PLAIN].token_ids
+    ) -> list[Check]:
+        checks = []
         for arm in self.lanes[1:]:
             difference = compare(
-                self.target, ids, plain, found[arm.name].token_ids, sampling,
+                self.target, ids, found[PLAIN].token_ids, found[arm.name].token_ids, sampling,
                 tie_gap=self.settings.tie_gap, prefill_chunk=self.settings.prefill_chunk,
             )  # fmt: skip
-            self.checks.append(Check(call.id, arm.name, difference))
+            checks.append(Check(call.id, arm.name, difference))
+        return checks
 
 
 def _check_arms(lanes: Sequence[Arm]) -> None:

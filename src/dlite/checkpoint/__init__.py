@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from dlite.checkpoint import dlite, own
+from dlite.checkpoint import deepspec, dlite, own, speculators, zlab
 from dlite.checkpoint.files import (
     CONFIG,
+    DRAFT_VOCAB,
     WEIGHTS,
+    Described,
     Provenance,
     check_tensors,
     read_config,
     read_tensors,
     write_folder,
 )
+from dlite.checkpoint.published import check_copies
 from dlite.errors import CheckpointError
 from dlite.target.base import TargetInfo
 
-__all__ = ["CONFIG", "WEIGHTS", "Provenance", "check_fit", "load_drafter", "save_drafter"]
-DRAFT_VOCAB = "draft_vocab"
+__all__ = ["CONFIG", "WEIGHTS", "Provenance", "check_copies", "check_fit", "load_drafter", "save_drafter"]
+
+
+class Layout(Protocol):
+    """A way to lay out a drafter folder: one module each."""
+
+    NAME: str
+
+    def fits(self, data: Mapping[str, Any]) -> bool:
+        """Is it this layout?"""
+
+    def read(
+        self, data: dict[str, Any], tensors: dict[str, Tensor], folder: Path, info: TargetInfo | None
+    ) -> Described:
+        """The network a config describes; takes out of ``tensors`` what is not of the network."""
+
+
+LAYOUTS: tuple[Layout, ...] = (own, dlite, zlab, deepspec, speculators)
 
 
 def save_drafter(
@@ -31,28 +52,33 @@ def save_drafter(
     tensors = {k: v.detach().to(dtype).contiguous() for k, v in drafter.state_dict().items()}
     if drafter.config.draft_vocab is not None:
         tensors[DRAFT_VOCAB] = torch.tensor(drafter.config.draft_vocab)
-    if drafter.name == "dlite" and not drafter.config.history_window:
+    if drafter.name == "dlite" and dlite.can_say(drafter.config):
         config = dlite.write(drafter, info, dtype, published=published)
     elif published:
-        raise CheckpointError(f"there is no published layout to write a {drafter.name} with. Leave published out.")
+        raise CheckpointError(f"there is no published layout to write this {drafter.name} with. Leave published out.")
     else:
         config = own.write(drafter, info)
     write_folder(folder, config, tensors)
 
 
 def load_drafter(folder: str | Path, info: TargetInfo | None = None) -> tuple[Any, Provenance]:
-    """Read a drafter; with ``info``, refuse one that does not fit that target. Errors: ``CheckpointError``."""
+    """Read a drafter; with ``info``, refuse one that does not fit that target. Errors: ``CheckpointError``.
+
+    What a folder of others repeats of the target stands in ``Provenance.copies``: see ``check_copies``.
+    """
     folder = Path(folder)
     data = read_config(folder)
     tensors = read_tensors(folder)
-    vocab = tuple(tensors.pop(DRAFT_VOCAB).tolist()) if DRAFT_VOCAB in tensors else None
+    layout = _layout(data, folder)
     with torch.device("meta"):
-        network, provenance = _layout(data, folder).read(data, folder, vocab)
+        found = layout.read(data, tensors, folder, info)
+    network = found.network
     if info is not None:
-        check_fit(network.config, provenance, info)
-    check_tensors(network, tensors, folder)
-    network.load_state_dict({k: v.float() for k, v in tensors.items()}, assign=True)
-    return network, provenance
+        check_fit(network.config, found.provenance, info)
+    check_tensors(found, tensors, folder)
+    names = {name: found.on_disk(name) for name in network.state_dict()}
+    network.load_state_dict({ours: tensors[theirs].float() for ours, theirs in names.items()}, assign=True)
+    return network, found.provenance
 
 
 def check_fit(config: Any, provenance: Provenance, info: TargetInfo) -> None:
@@ -76,12 +102,9 @@ def check_fit(config: Any, provenance: Provenance, info: TargetInfo) -> None:
         )
 
 
-def _layout(data: dict[str, Any], folder: Path) -> Any:
-    if own.KEY in data:
-        return own
-    if data.get("architectures") == [dlite.ARCHITECTURE]:
-        return dlite
-    raise CheckpointError(
-        f"{folder} holds {data.get('architectures')}. Expected architectures [{dlite.ARCHITECTURE!r}] or a drafter that "
-        "dlite train wrote. Give one of these."
-    )
+def _layout(data: Mapping[str, Any], folder: Path) -> Layout:
+    for layout in LAYOUTS:
+        if layout.fits(data):
+            return layout
+    known = "; ".join(layout.NAME for layout in LAYOUTS)
+    raise CheckpointError(f"{folder} holds {data.get('architectures')}. Expected one of: {known}. Give such a folder.")

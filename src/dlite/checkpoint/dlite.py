@@ -6,17 +6,20 @@ vocabulary, which last tap was trained on, and the target it belongs to.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
+from torch import Tensor
 
-from dlite.checkpoint.files import CONFIG, Provenance
+from dlite.checkpoint.files import CONFIG, Described, Provenance, take_vocabulary
 from dlite.drafters.dlite import DLite, DLiteConfig
 from dlite.errors import CheckpointError
-from dlite.nn.backbone import BackboneConfig
 from dlite.target.base import TargetInfo
 
+NAME = "a published DLite"
 ARCHITECTURE = "DLiteDraftModel"
 VERSIONS = {1: "dlite_v1", 2: "dlite_v2"}
 PUBLISHED_KEYS = {
@@ -32,6 +35,11 @@ PUBLISHED_KEYS = {
 OWN_KEYS = {"placeholder", "last_tap", "draft_vocab_size", "target", "tokenizer_hash"}
 
 
+def can_say(config: DLiteConfig) -> bool:
+    """False for the controls of the study, which have no place in this layout."""
+    return not config.history_window and config.join == "sequence"
+
+
 def write(drafter: DLite, info: TargetInfo, dtype: torch.dtype, *, published: bool) -> dict[str, Any]:
     """The config of a drafter. ``published`` keeps to the published keys and refuses what they cannot say."""
     config = drafter.config
@@ -43,11 +51,16 @@ def write(drafter: DLite, info: TargetInfo, dtype: torch.dtype, *, published: bo
     return _to_json(config, info, dtype, published)
 
 
-def read(data: dict[str, Any], folder: Path, vocab: tuple[int, ...] | None) -> tuple[DLite, Provenance]:
+def fits(data: Mapping[str, Any]) -> bool:
+    """Is it this layout?"""
+    return data.get("architectures") == [ARCHITECTURE]
+
+
+def read(data: dict[str, Any], tensors: dict[str, Tensor], folder: Path, info: TargetInfo | None) -> Described:
     """The network a config describes, and where it comes from. Errors: ``CheckpointError``."""
-    config = _from_json(data, folder, vocab)
+    config = _from_json(data, folder, take_vocabulary(tensors))
     part = data["dlite_config"]
-    return DLite(config), Provenance(part.get("target", ""), part.get("tokenizer_hash", ""))
+    return Described(DLite(config), Provenance(part.get("target", ""), part.get("tokenizer_hash", "")))
 
 
 def _to_json(config: DLiteConfig, info: TargetInfo, dtype: torch.dtype, published: bool) -> dict[str, Any]:
@@ -109,32 +122,38 @@ def _from_json(data: dict[str, Any], folder: Path, vocab: tuple[int, ...] | None
                 f"group {part.get('anchor_group_size')}. Expected dlite_v1 or dlite_v2, head rnn, group 1."
             )
         heads = data["num_attention_heads"]
-        backbone = BackboneConfig(
-            hidden_size=data["hidden_size"],
-            num_layers=data["num_hidden_layers"],
-            num_heads=heads,
-            num_kv_heads=data["num_key_value_heads"],
-            head_dim=data.get("head_dim", data["hidden_size"] // heads),
-            intermediate_size=data["intermediate_size"],
-            rms_norm_eps=data.get("rms_norm_eps", 1e-6),
-            rope_theta=_theta(data),
-        )
-        return DLiteConfig(
-            backbone=backbone,
-            vocab_size=data["vocab_size"],
-            K=data["block_size"] - 1,
-            taps=tuple(part["target_layer_ids"]),
-            num_target_layers=data["num_target_layers"],
-            rank=part["sequential_rank"],
-            mask_token_id=part["mask_token_id"],
-            anchor_group=group,  # type: ignore[arg-type]
-            placeholder=part.get("placeholder", "token"),
-            draft_vocab=vocab,
-            last_tap=part.get("last_tap", "normed"),  # the published checkpoints ran with the normed one
-        )
+        backbone = {
+            "hidden_size": data["hidden_size"],
+            "num_layers": data["num_hidden_layers"],
+            "num_heads": heads,
+            "num_kv_heads": data["num_key_value_heads"],
+            "head_dim": data.get("head_dim", data["hidden_size"] // heads),
+            "intermediate_size": data["intermediate_size"],
+            "rms_norm_eps": data.get("rms_norm_eps", 1e-6),
+            "rope_theta": _theta(data),
+        }
+        values = {
+            "backbone": backbone,
+            "vocab_size": data["vocab_size"],
+            "K": data["block_size"] - 1,
+            "taps": tuple(part["target_layer_ids"]),
+            "num_target_layers": data["num_target_layers"],
+            "rank": part["sequential_rank"],
+            "mask_token_id": part["mask_token_id"],
+            "anchor_group": group,
+            "placeholder": part.get("placeholder", "token"),
+            "draft_vocab": vocab,
+            "last_tap": part.get("last_tap", "normed"),  # the published checkpoints ran with the normed one
+        }
+        return TypeAdapter(DLiteConfig).validate_python(values)
     except KeyError as error:
         raise CheckpointError(
             f"{folder / CONFIG} lacks {error}. Expected a DLite config. Fetch or train it again."
+        ) from None
+    except (TypeError, ValueError, AttributeError) as error:  # pydantic's ValidationError is a ValueError
+        raise CheckpointError(
+            f"{folder / CONFIG} has a value of the wrong kind ({' '.join(str(error).split()[:24])}). Expected a DLite config. "
+            "Fetch or train it again."
         ) from None
 
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
 
-from dlite.checkpoint.files import CONFIG, Provenance
+from dlite.checkpoint.files import CONFIG, Described, Provenance, take_vocabulary
 from dlite.drafters import network_class
 from dlite.errors import CheckpointError, ConfigError
 from dlite.target.base import TargetInfo
 
+NAME = "a drafter that dlite train wrote"
 KEY = "dlite_drafter"
+
+
+def fits(data: Mapping[str, Any]) -> bool:
+    """Is it this layout?"""
+    return KEY in data
 
 
 def write(network: Any, info: TargetInfo) -> dict[str, Any]:
@@ -22,8 +30,9 @@ def write(network: Any, info: TargetInfo) -> dict[str, Any]:
     return {KEY: network.name, "config": values, "target": info.name, "tokenizer_hash": info.tokenizer_hash}
 
 
-def read(data: dict[str, Any], folder: Path, vocab: tuple[int, ...] | None) -> tuple[Any, Provenance]:
+def read(data: Mapping[str, Any], tensors: dict[str, Tensor], folder: Path, info: TargetInfo | None) -> Described:
     """The network a config describes, and where it comes from. Errors: ``CheckpointError``."""
+    vocab = take_vocabulary(tensors)
     try:
         kind = network_class(str(data[KEY]))
         values = dict(data["config"])
@@ -32,8 +41,15 @@ def read(data: dict[str, Any], folder: Path, vocab: tuple[int, ...] | None) -> t
             raise ValueError(f"unknown keys {unknown}")
         config = TypeAdapter(kind.Config).validate_python({**values, "draft_vocab": vocab})
     except (KeyError, ValueError, TypeError, ValidationError, ConfigError) as error:
-        reason = str(error).splitlines()[0]
         raise CheckpointError(
-            f"{folder / CONFIG} cannot be used ({reason}). Expected a drafter written by this version of dlite."
+            f"{folder / CONFIG} cannot be used ({_reason(error)}). Expected a drafter written by this version of dlite."
         ) from None
-    return kind(config), Provenance(str(data.get("target", "")), str(data.get("tokenizer_hash", "")))
+    provenance = Provenance(str(data.get("target", "")), str(data.get("tokenizer_hash", "")))
+    return Described(kind(config), provenance)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(error).splitlines()[0]

@@ -8,19 +8,72 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from dlite.data.chat import render
-from dlite.data.conversations import to_record
-from dlite.data.jsonl import JsonlWriter
+from dlite.data.answers import Answers, Progress, Tally
+from dlite.data.dialogue import Dialogue
 from dlite.data.prompts import Prompt
-from dlite.data.regenerate import Progress, RegenerateSettings, Tally, finished_ids, prompt_seed
-from dlite.engine.stats import is_looping
+from dlite.data.regenerate import RegenerateSettings
 from dlite.errors import DataError
-from dlite.types import Conversation
+from dlite.target.hf import tokenizer_hash
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer of the server; ``finished`` is False where its length limit cut it."""
+
+    tokens: tuple[int, ...]
+    finished: bool
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that serves ``model``."""
+
+    client: httpx.Client
+    model: str
+    settings: RegenerateSettings
+
+    def context(self) -> int | None:
+        """The context length of the model, if the server tells it, as vLLM and SGLang do."""
+        try:
+            models = self.client.get("/models").json()["data"]
+            return next(int(m["max_model_len"]) for m in models if m["id"] == self.model)
+        except (httpx.HTTPError, ValueError, LookupError, TypeError, StopIteration):
+            return None
+
+    def answer(self, dialogue: Dialogue, context: int) -> Reply:
+        """What the target says next. Errors: ``DataError`` when the server refuses, or returns no token ids."""
+        sampling = self.settings.sampling_of(dialogue.prompt)
+        body = {
+            "model": self.model,
+            "prompt": dialogue.ids,
+            "max_tokens": min(self.settings.max_new_tokens, context - len(dialogue.ids)),
+            "temperature": sampling.temperature,
+            "seed": sampling.seed,
+            "return_token_ids": True,
+        }
+        try:
+            response = self.client.post("/completions", json=body)
+            response.raise_for_status()
+            choice = response.json()["choices"][0]
+            tokens, reason = choice.get("token_ids"), choice.get("finish_reason")
+        except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"the server at {self.client.base_url} did not answer prompt {dialogue.prompt.id!r}: {type(error).__name__} "
+                f"{error}. Expected an OpenAI-compatible /v1 root. What was answered before is intact; run the same command "
+                "to go on."
+            ) from None
+        if not isinstance(tokens, list):
+            raise DataError(
+                f"the server at {self.client.base_url} returned no token_ids. Expected one that honours return_token_ids, "
+                "such as vLLM 0.10 or newer: text would have to be tokenised again, which loses the exact ids."
+            )
+        return Reply(tuple(tokens), reason == "stop")
 
 
 def regenerate_remote(
@@ -37,85 +90,53 @@ def regenerate_remote(
 
     Errors: ``DataError`` when the server cannot be reached, refuses, or returns no token ids.
     """
-    done, tally = finished_ids(out), Tally()
-    running: set[Future[Conversation]] = set()
     with (
+        Answers(out, settings.made(model, tokenizer_hash(tokenizer)), progress) as answers,
         httpx.Client(base_url=server.rstrip("/"), timeout=600) as client,
         ThreadPoolExecutor(settings.batch) as pool,
-        JsonlWriter(out) as writer,
     ):
-        for prompt in prompts:
-            if prompt.id in done:
-                tally.resumed += 1
+        serving = Server(client, model, settings)
+        context = serving.context() or int(tokenizer.model_max_length)
+        work = _Work(serving, answers, pool, tokenizer, context, {})
+        for dialogue in answers.missing(prompts, tokenizer, settings.limit(context)):
+            work.begin(dialogue)
+            while len(work.running) >= settings.batch:
+                work.collect()
+        while work.running:
+            work.collect()
+    return answers.tally
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Requests in flight."""
+
+    server: Server
+    answers: Answers
+    pool: ThreadPoolExecutor
+    tokenizer: Any
+    context: int
+    running: dict[Future[Reply], Dialogue]
+
+    def begin(self, dialogue: Dialogue) -> None:
+        """Ask for the next answer."""
+        self.running[self.pool.submit(self.server.answer, dialogue, self.context)] = dialogue
+
+    def collect(self) -> None:
+        """Write what has come to its end and ask on where turns are left; if a request failed, write the rest and raise."""
+        finished, others = wait(self.running, return_when=FIRST_COMPLETED)
+        failed = [future for future in finished if future.exception()]
+        if failed:  # keep what the others still answer before giving up
+            finished = wait(others).done | finished
+        for future in finished:
+            dialogue = self.running.pop(future)
+            if future.exception():
                 continue
-            ids = render(tokenizer, _opening(prompt), prompt.tools)
-            if settings.max_context is not None and len(ids) > settings.max_context:
-                tally.too_long += 1
-                continue
-            done.add(prompt.id)
-            running.add(pool.submit(_answer, client, model, prompt, ids, settings))
-            if len(running) >= settings.batch:
-                running = _collect(running, writer, tally, progress)
-        while running:
-            running = _collect(running, writer, tally, progress)
-    return tally
-
-
-def _opening(prompt: Prompt) -> list[Any]:
-    if len(prompt.turns) > 1:
-        raise DataError(
-            f"prompt {prompt.id!r} has {len(prompt.turns)} turns. A server answers one; give the first turn alone, or use a "
-            "local target."
-        )
-    return [*prompt.messages, *({"role": "user", "content": turn} for turn in prompt.turns)]
-
-
-def _answer(
-    client: httpx.Client, model: str, prompt: Prompt, ids: list[int], settings: RegenerateSettings
-) -> Conversation:
-    body = {
-        "model": model,
-        "prompt": ids,
-        "max_tokens": settings.max_new_tokens,
-        "temperature": settings.sampling.temperature,
-        "seed": prompt_seed(settings.sampling.seed, prompt.id),
-        "return_token_ids": True,
-    }
-    try:
-        response = client.post("/completions", json=body)
-        response.raise_for_status()
-        choice = response.json()["choices"][0]
-        answer, reason = choice.get("token_ids"), choice.get("finish_reason")
-    except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"the server at {client.base_url} did not answer prompt {prompt.id!r}: {type(error).__name__} {error}. Expected an "
-            "OpenAI-compatible /v1 root. What was answered before is intact; run the same command to go on."
-        ) from None
-    if not isinstance(answer, list):
-        raise DataError(
-            f"the server at {client.base_url} returned no token_ids. Expected one that honours return_token_ids, such as "
-            "vLLM 0.10 or newer: text would have to be tokenised again, which loses the exact ids."
-        )
-    wrote = (False,) * len(ids) + (True,) * len(answer)
-    return Conversation(prompt.id, prompt.source, (*ids, *answer), wrote, reason == "stop", is_looping(answer))
-
-
-def _collect(
-    running: set[Future[Conversation]], writer: JsonlWriter, tally: Tally, progress: Progress | None
-) -> set[Future[Conversation]]:
-    finished, running = wait(running, return_when=FIRST_COMPLETED)
-    failed = [future for future in finished if future.exception()]
-    if failed and running:  # keep what the others still answer before giving up
-        more, running = wait(running)
-        finished |= more
-    for future in finished:
-        if future.exception():
-            continue
-        conversation = future.result()
-        writer.write(to_record(conversation))
-        tally.add(conversation)
-        if progress:
-            progress(conversation)
-    for future in failed:
-        future.result()  # raises
-    return running
+            reply = future.result()
+            dialogue.add_answer(reply.tokens)
+            if not (reply.finished and dialogue.next_turn(self.tokenizer, self.context)):
+                self.answers.write(dialogue, finished=reply.finished)
+            elif not failed:
+                self.begin(dialogue)
+        for future in failed:
+            future.result()  # raises

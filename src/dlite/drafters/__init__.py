@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,18 @@ if TYPE_CHECKING:
 TABLE = {
     "none": "dlite.drafters.none:NoDrafter",
     "dlite": "dlite.drafters.dlite:DLite",
+    "medusa": "dlite.drafters.medusa:Medusa",
+    "lstm": "dlite.drafters.lstm:LSTM",
+    "draft_model": "dlite.drafters.draft_model:DraftModel",
     "dflash": "dlite.drafters.dflash:DFlash",
+    "dflash2": "dlite.drafters.dflash2:DFlash2",
+    "dspark": "dlite.drafters.dspark:DSpark",
+    "dflow": "dlite.drafters.dflow:DFlow",
+    "eagle3": "dlite.drafters.eagle3:Eagle3",
+    "mtp": "dlite.drafters.mtp:MTP",
+    "ngram": "dlite.drafters.ngram:NGram",
+    "suffix": "dlite.drafters.suffix:Suffix",
+    "hybrid": "dlite.drafters.hybrid:Hybrid",
 }
 SHIPPED = {"smollm2-135m": "smollm2-135m-dlite"}  # target -> folder in dlite/shipped
 
@@ -46,20 +58,34 @@ def network_class(name: str) -> Any:
 
 
 def load_drafter(name: str, target: Target) -> Drafter:
-    """A drafter ready to decode: ``shipped``, a folder, or the name of one without weights.
+    """A drafter ready to decode: ``shipped``, a folder, or the name of one without weights (some as ``name:argument``).
 
     Errors: ``DliteError`` and ``CheckpointError``, saying what was expected.
     """
     folder = shipped_folder(target) if name == "shipped" else Path(name)
     if not folder.exists():
-        maker = drafter_class(name)
-        if hasattr(maker, "configure"):
-            raise DliteError(f"a {name} has weights. Expected its folder, made by dlite train. Give the folder's path.")
-        return maker.for_target(target) if hasattr(maker, "for_target") else maker()  # type: ignore[no-any-return]
+        return _made(name, target)
+    from dlite.checkpoint import check_copies
     from dlite.checkpoint import load_drafter as load_folder
 
-    drafter, _ = load_folder(folder, target.info)
+    drafter, provenance = load_folder(folder, target.info)
+    check_copies(provenance, target, drafter.config.draft_vocab)
     return drafter.attach(target).to(target.device, target.dtype).freeze()  # type: ignore[no-any-return]
+
+
+def _made(name: str, target: Target) -> Drafter:
+    kind, colon, argument = name.partition(":")
+    maker = drafter_class(kind)
+    if hasattr(maker, "configure"):
+        raise DliteError(f"a {kind} has weights. Expected its folder, made by dlite train. Give the folder's path.")
+    make = getattr(maker, "for_target", None)
+    if not colon:
+        return make(target) if make else maker()  # type: ignore[no-any-return]
+    if make is None or "argument" not in inspect.signature(make).parameters:
+        raise DliteError(
+            f"the drafter {kind!r} takes nothing behind its name, but got {argument!r}. Use: --drafter {kind}"
+        )
+    return make(target, argument)  # type: ignore[no-any-return]
 
 
 def shipped_folder(target: Target) -> Path:

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
 from dlite.types import Proposal, View
+
+
+@dataclass(frozen=True)
+class About:
+    """A drafter in a line of ``dlite drafters``, as its class attribute ``about``.
+
+    ``context``: what it reads besides the anchor: no state of the target at all, that at the pivot, those of a window or
+    of all positions, or the tokens of the text. ``state``: what it keeps for a request, in words, for a class that
+    cannot count the bytes without being given a model.
+    """
+
+    context: Literal["none", "pivot", "window", "all", "text"]
+    head: str
+    paper: str
+    state: str = ""
 
 
 class Chooser(Protocol):
@@ -24,7 +40,8 @@ class Memory(Protocol):
     """What a drafter remembers of the requests in a batch; row b is that of row b of the target's cache.
 
     It must be a function of the tokens and taps of the positions observed, so that cold, restored and resumed requests
-    draft alike. ``overlap`` says how many positions before the end of a restored prefix it must see again.
+    draft alike; what one round hands to the next (dflow) is lost with a preemption. ``overlap`` says how many positions
+    before the end of a restored prefix it must see again.
     """
 
     overlap: int
@@ -39,7 +56,7 @@ class Memory(Protocol):
         """Empty a row. A request that is over hands in its tokens, of which the first ``prompt`` were given."""
 
     def move(self, source: int, row: int) -> None:
-        """Copy one row over another."""
+        """Copy one row over another. The first is cleared before it is used again, so it may be handed over."""
 
     def bytes(self, row: int) -> int:
         """Bytes kept for the request in a row."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 from pydantic import BaseModel, ConfigDict
-from torch import Tensor, nn
+from torch import nn
 
 from dlite.config import DrafterRecipe
-from dlite.drafters.base import Chooser
+from dlite.drafters.base import About, Chooser
 from dlite.drafters.fused import FusedBody, FusedConfig, Slots, fused_values
 from dlite.drafters.network import BlockInput, DraftOutput, drafter_backbone, options
 from dlite.nn.past import PastMemory
@@ -28,6 +28,7 @@ class DFlash(nn.Module):
     """Every slot of the block is predicted on its own, in one parallel pass over the features of all verified positions."""
 
     name = "dflash"
+    about = About(context="all", head="the target's", paper="arXiv 2602.06036")
     Config = FusedConfig
 
     def __init__(self, config: FusedConfig) -> None:

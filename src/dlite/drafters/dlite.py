@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from dlite.config import DrafterRecipe
-from dlite.drafters.base import Chooser
+from dlite.drafters.base import About, Chooser
 from dlite.drafters.network import (
     BlockInput,
     DraftOutput,
@@ -45,7 +45,8 @@ class DLiteConfig:
     ``draft_vocab`` lists the token ids the head can say; None is the whole vocabulary.
     ``last_tap`` says whether the last layer's tap is taken before or after the target's final norm.
     ``history_window`` > 0 also shows it that many fused positions before the pivot, kept as keys and values: the teacher
-    of the two-stage recipe, and the windowed control.
+    of the two-stage recipe, and the windowed control. ``join`` "features" makes one context row of all taps instead of a
+    row each; ``start`` "random" leaves out the start from the target's matrices. Both are controls.
     """
 
     backbone: BackboneConfig
@@ -60,18 +61,23 @@ class DLiteConfig:
     draft_vocab: tuple[int, ...] | None = None
     last_tap: Literal["raw", "normed"] = "raw"
     history_window: int = 0
+    join: Literal["sequence", "features"] = "sequence"
+    start: Literal["svd", "random"] = "svd"
 
 
-class NoOptions(BaseModel):
-    """DLite's settings are all part of ``DrafterRecipe``."""
+class DLiteOptions(BaseModel):
+    """Controls of the study: see ``DLiteConfig``."""
 
     model_config = ConfigDict(extra="forbid")
+    join: Literal["sequence", "features"] = "sequence"
+    start: Literal["svd", "random"] = "svd"
 
 
 class DLite(nn.Module):
     """The drafter's network. The target's embedding is borrowed through ``attach`` and never saved or trained."""
 
     name = "dlite"
+    about = About(context="pivot", head="low-rank recurrent", paper="arXiv 2610.23787")
     Config = DLiteConfig
 
     def __init__(self, config: DLiteConfig) -> None:
@@ -87,20 +93,20 @@ class DLite(nn.Module):
         self.context_norm = nn.RMSNorm(D, eps=eps)
         self.history = config.history_window
         self.vocab = DraftVocab(config.vocab_size, config.draft_vocab)
-        words = self.vocab.size
-        # With a reduced vocabulary one more row of the previous-token table stands for every other token.
-        self.sequential_head = LowRankRNN(D, config.rank, words, words + (config.draft_vocab is not None))
+        self.sequential_head = LowRankRNN(D, config.rank, self.vocab.size, self.vocab.previous_size)
         self.placeholder = nn.Parameter(torch.zeros(D)) if config.placeholder == "learned" else None
         if config.history_window:
             self.history_fuse = nn.Linear(len(config.taps) * D, D, bias=False)
             self.history_norm = nn.RMSNorm(D, eps=eps)
+        if config.join == "features":
+            self.tap_fuse = nn.Linear(len(config.taps) * D, D, bias=False)
         self._backbone = [backbone]  # in a list: not a second owner of the layers
         self._embedding: list[Target] = []
 
     @staticmethod
     def configure(recipe: DrafterRecipe, info: TargetInfo, vocab: tuple[int, ...] | None) -> DLiteConfig:
         """A DLite for this target."""
-        options(recipe, NoOptions)
+        own = options(recipe, DLiteOptions)
         return DLiteConfig(
             backbone=drafter_backbone(recipe, info),
             vocab_size=info.vocab_size,
@@ -112,8 +118,10 @@ class DLite(nn.Module):
             anchor_group=recipe.anchor_group,
             placeholder=recipe.placeholder,
             draft_vocab=vocab,
-            last_tap=recipe.last_tap,
+            last_tap=recipe.last_tap or "raw",
             history_window=recipe.window or 0,
+            join=own.join,
+            start=own.start,
         )
 
     def attach(self, target: Target) -> DLite:
@@ -128,11 +136,11 @@ class DLite(nn.Module):
         self.layer_depth_embedding.weight.zero_()
         if self.placeholder is not None:
             self.placeholder.copy_(target.embed(torch.tensor([self.config.mask_token_id]))[0])
+        if self.config.start == "random":
+            self.sequential_head.prev_token_embedding.weight.normal_(generator=generator)
+            return
         lm_head, norm = target.output_weight()
-        embedding = target.embed(torch.arange(self.config.vocab_size))
-        if self.vocab.ids is not None:
-            embedding = torch.cat([self.vocab.select(embedding), embedding.mean(0, keepdim=True)])
-        svd_start(self.sequential_head, self.vocab.select(lm_head), norm, embedding)
+        svd_start(self.sequential_head, self.vocab.select(lm_head), norm, self.vocab.previous_words(target))
 
     def forward(self, block: BlockInput) -> DraftOutput:
         """Teacher-forced draft logits over the draft vocabulary: [N,K,V'], in the model's dtype."""
@@ -168,7 +176,10 @@ class DLite(nn.Module):
         """The pivot's taps side by side, each normalised with its depth, all at the anchor's position."""
         if self.config.last_tap == "normed":
             taps = torch.cat([taps[:, :-1], self._embedding[0].final_norm(taps[:, -1:])], 1)
-        rows = self.context_norm(taps.to(depth.dtype) + depth)
+        rows = taps.to(depth.dtype) + depth
+        if self.config.join == "features":
+            rows = self.tap_fuse(rows.flatten(1))[:, None]
+        rows = self.context_norm(rows)
         return Context(rows, rows.new_zeros(rows.shape[1], dtype=torch.long))
 
     def shared_past(self, history: History) -> SharedPast:

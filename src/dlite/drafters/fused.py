@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from dlite.config import DrafterRecipe
+from dlite.drafters.borrowed import Borrowed
 from dlite.drafters.network import BlockInput, DraftVocab, History, start_linear
-from dlite.nn.backbone import Backbone, BackboneConfig, Past
-from dlite.nn.cpu import PackedLinear, can_pack, freeze_for_cpu
+from dlite.nn.backbone import Backbone, BackboneConfig, Layer, Past
+from dlite.nn.cpu import freeze_for_cpu
 from dlite.nn.layout import BlockLayout, shallow_taps
 from dlite.nn.past import PastMemory, SharedPast, past_bytes
 from dlite.target.base import Target, TargetInfo
@@ -66,9 +67,12 @@ def fused_values(
 
 
 class FusedBody(nn.Module):
-    """Blocks to hidden states of the predicting rows. The target's embedding and output matrix are borrowed."""
+    """Blocks to hidden states of the predicting rows. The target's embedding and output matrix are borrowed.
 
-    def __init__(self, config: FusedConfig) -> None:
+    ``layer`` makes the backbone's layers, plain ones where it is left out.
+    """
+
+    def __init__(self, config: FusedConfig, layer: Callable[[BackboneConfig], Layer] | None = None) -> None:
         super().__init__()
         self.config = config
         D, eps = config.backbone.hidden_size, config.backbone.rms_norm_eps
@@ -76,12 +80,11 @@ class FusedBody(nn.Module):
         self.vocab = DraftVocab(config.vocab_size, config.draft_vocab)
         self.fuse_taps = nn.Linear(len(config.taps) * D, D, bias=False)
         self.fuse_norm = nn.RMSNorm(D, eps=eps)
-        backbone = Backbone(config.backbone)
+        backbone = Backbone(config.backbone, layer)
         self.layers, self.norm = backbone.layers, backbone.norm
         self.placeholder = nn.Parameter(torch.zeros(D)) if config.placeholder == "learned" else None
         self._backbone = [backbone]  # in a list: not a second owner of the layers
-        self._target: list[Target] = []
-        self._head: list[Callable[[Tensor], Tensor]] = []
+        self.borrowed = Borrowed(self.vocab)
 
     @property
     def backbone(self) -> Backbone:
@@ -90,7 +93,7 @@ class FusedBody(nn.Module):
 
     def attach(self, target: Target) -> None:
         """Borrow the target's embedding and the rows of its output matrix that the draft vocabulary needs."""
-        self._target, self._head = [target], []
+        self.borrowed.attach(target)
 
     def start(self, target: Target, generator: torch.Generator) -> None:
         """Small normal matrices; the final norm from the target's, whose output matrix reads what it scales."""
@@ -110,11 +113,11 @@ class FusedBody(nn.Module):
 
     def queries(self, anchor: Tensor, K: int, positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The block's rows before the first layer [N,Q,D] and their positions [Q] or [N,Q]."""
-        words = self._target[0].embed(anchor[:, None]).to(self.norm.weight.dtype)
-        empty = self.placeholder
+        words = self.borrowed.target.embed(anchor[:, None]).to(self.norm.weight.dtype)
+        empty: Tensor | None = self.placeholder
         if empty is None:
             mask = torch.tensor([self.config.mask_token_id], device=anchor.device)
-            empty = self._target[0].embed(mask)[0].to(words.dtype)
+            empty = self.borrowed.target.embed(mask)[0].to(words.dtype)
         rows = torch.cat([words, empty.expand(len(anchor), self.layout.placeholders(K), -1)], 1)
         local = self.layout.query_positions(K).to(anchor.device)
         return rows, local if positions is None else positions[:, None] + local
@@ -135,10 +138,7 @@ class FusedBody(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The target's own output matrix, over the draft vocabulary: [...,D] -> [...,V']."""
-        if not self._head:
-            weight = self.vocab.select(self._target[0].output_weight()[0]).to(hidden)
-            self._head = [PackedLinear(weight) if self._frozen(weight) else lambda x: nn.functional.linear(x, weight)]
-        return self._head[0](hidden)
+        return self.borrowed.logits(hidden)
 
     def draft_hidden(self, view: View) -> Tensor:
         """Hidden states for a round of decoding: [B,K,D]. The block is always whole, whatever the neighbours want."""
@@ -158,6 +158,4 @@ class FusedBody(nn.Module):
         self.requires_grad_(False)
         for layer in self.layers:
             freeze_for_cpu(layer, (("k_proj", "v_proj"), ("gate_proj", "up_proj")))
-
-    def _frozen(self, weight: Tensor) -> bool:
-        return can_pack(weight) and not self.norm.weight.requires_grad
+        self.borrowed.freeze()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeVar
 
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from dlite.config import DrafterRecipe
@@ -21,7 +21,6 @@ from dlite.nn.backbone import BackboneConfig
 from dlite.nn.layout import default_taps
 from dlite.target.base import Target, TargetInfo
 from dlite.types import Proposal, View
-
 
 Options = TypeVar("Options", bound=BaseModel)
 
@@ -73,8 +72,9 @@ class DraftOutput:
 class Network(Protocol):
     """A drafter with weights, an ``nn.Module`` built as ``Class(config)``.
 
-    ``config`` is a frozen dataclass ``Config`` of plain values with ``backbone``, ``vocab_size``, ``K``, ``taps``, ``num_target_layers`` and
-    ``draft_vocab``; ``history`` is how many positions before the pivot its training blocks must bring.
+    ``config`` is a frozen dataclass ``Config`` of plain values with ``backbone``, ``vocab_size``, ``K``, ``taps``,
+    ``num_target_layers`` and ``draft_vocab``; ``history`` is how many positions before the pivot its training blocks
+    must bring.
     """
 
     name: str
@@ -140,6 +140,22 @@ class DraftVocab(nn.Module):
     def select(self, matrix: Tensor) -> Tensor:
         """The rows of a [V,...] matrix that belong to the vocabulary: [V',...]."""
         return matrix if self.ids is None else matrix[self.ids.to(matrix.device)]
+
+    @property
+    def previous_size(self) -> int:
+        """Rows of a table of previous tokens: V', and one more that stands for every token outside."""
+        return self.size + (self.tokens is not None)
+
+    def previous_words(self, target: Target) -> Tensor:
+        """The target's embeddings of those rows [V' or V'+1,D], their mean over all tokens for the tokens outside."""
+        words = target.embed(torch.arange(self.vocab_size))
+        return words if self.tokens is None else torch.cat([self.select(words), words.mean(0, keepdim=True)])
+
+
+class NoOptions(BaseModel):
+    """A drafter whose settings are all part of ``DrafterRecipe``."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 def options(recipe: DrafterRecipe, kind: type[Options]) -> Options:

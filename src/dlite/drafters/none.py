@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dlite.drafters.base import Chooser
+from dlite.drafters.base import About, Chooser
 from dlite.types import Proposal, View
 
 
@@ -14,6 +14,7 @@ class NoDrafter:
     name = "none"
     taps: tuple[int, ...] = ()
     max_drafts = 0
+    about = About(context="none", head="-", paper="-")
 
     def propose(self, view: View, counts: Sequence[int], chooser: Chooser) -> Proposal:
         """An empty proposal: tokens [B,0]."""

@@ -167,7 +167,8 @@ class Engine:
             row.pivot = output.taps[index, kept].clone()  # not the whole pass
             context = len(row.tokens)
             committed = self._commit(index, [*drafts[index][:kept], following[index]], kept)
-            rounds.append((row, Round(sizes[index], kept, committed, context)))
+            source = proposal.source[index] if proposal.source else ""
+            rounds.append((row, Round(sizes[index], kept, committed, context, source=source)))
         draft = drafted - begin + observed - verified
         _clock(rounds, draft, verified - drafted, perf_counter() - observed)
 

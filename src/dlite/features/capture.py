@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from dlite.engine.prefix import PrefixCache
-from dlite.errors import DataError
+from dlite.errors import DataError, TargetError
 from dlite.features.anchors import choose_anchors, labels, legal_anchors
 from dlite.features.blocks import Blocks
-from dlite.target.base import Cache, Target
+from dlite.target.base import Cache, Target, TargetOutput
 from dlite.types import Conversation
 
 
@@ -39,15 +39,15 @@ class Capturer:
         self._last_tap = target.info.num_layers - 1
         self._prefix = PrefixCache(entries=1)
         self._cache: Cache | None = None
+        self._checked = False
 
     def capture(self, conversation: Conversation, epoch: int = 0) -> Blocks | None:
         """Blocks of one conversation, None when it has no legal anchor. Errors: ``DataError`` for non-finite taps."""
         s = self.settings
-        ids = conversation.ids[: min(s.max_length, self.target.info.context_length)]
-        legal = legal_anchors(conversation.wrote[: len(ids)], s.K, whole_blocks=s.whole_blocks)
-        anchors = choose_anchors(legal, s.anchors_per_sequence, f"{s.seed}-{epoch}-{conversation.id}")
+        anchors = self.anchors(conversation, epoch)
         if not anchors:
             return None
+        ids = conversation.ids[: self._length]
         first = max(0, anchors[0] - 1 - s.history)
         taps = self._run(ids, first)
         if not torch.isfinite(taps).all():
@@ -56,6 +56,16 @@ class Capturer:
                 "numbers. Run the target in float32 or bfloat16, or remove the conversation."
             )
         return self._pack(conversation, ids, anchors, first, taps)
+
+    def anchors(self, conversation: Conversation, epoch: int = 0) -> list[int]:
+        """The positions whose blocks ``capture`` gives."""
+        s = self.settings
+        legal = legal_anchors(conversation.wrote[: self._length], s.K, whole_blocks=s.whole_blocks)
+        return choose_anchors(legal, s.anchors_per_sequence, f"{s.seed}-{epoch}-{conversation.id}")
+
+    @property
+    def _length(self) -> int:
+        return min(self.settings.max_length, self.target.info.context_length)
 
     def _run(self, ids: Sequence[int], first: int) -> Tensor:
         """Taps, the last layer's appended, of positions ``first`` and on: [T-first,n+1,D]."""
@@ -72,11 +82,27 @@ class Capturer:
             if start < first:
                 self.target.forward(tokens, cache, 0, (), "last")
             else:
-                captured.append(self.target.forward(tokens, cache, 0, wanted, "taps").taps[0])
+                output = self.target.forward(tokens, cache, 0, wanted, "taps")
+                self._check(output)
+                captured.append(output.taps[0])
             start = cache.lengths[0] = end
         if first > 256:  # long shared beginnings are worth keeping; short ones cost more to copy
             self._prefix.keep(ids[: first + 1], cache, 0)
         return torch.cat(captured)
+
+    def _check(self, output: TargetOutput) -> None:
+        """Once: p_target is made from the last tap, which must give the logits that the target itself gives."""
+        if self._checked:
+            return
+        own, made = output.logits[0, -1], self.target.last_tap_logits(output.taps[0, -1, -1]).to(output.logits.device)
+        distance = float((own.softmax(-1) - made.softmax(-1)).abs().sum())
+        if not distance < 0.05:
+            raise TargetError(
+                f"{self.target.info.name}'s logits are not its output matrix times its normalised last layer (the two "
+                f"distributions are {distance:.3f} apart). Expected a plain head, with or without a cap, bias or scale. "
+                "Drafters cannot be trained for this target."
+            )
+        self._checked = True
 
     def _pack(
         self, conversation: Conversation, ids: Sequence[int], anchors: Sequence[int], first: int, taps: Tensor

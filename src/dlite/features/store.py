@@ -101,10 +101,11 @@ def write_store(
 class Store:
     """Random access to the blocks of one or more folders, memory-mapped; a folder named twice counts twice.
 
-    Errors: ``DataError`` for damage, or folders that do not fit each other, with what to do.
+    ``taps`` are the ones to hand out, by default all that were captured. Errors: ``DataError`` for damage, folders that
+    do not fit each other, or taps that were not captured, with what to do.
     """
 
-    def __init__(self, *folders: Path, verify: bool = False) -> None:
+    def __init__(self, *folders: Path, taps: tuple[int, ...] | None = None, verify: bool = False) -> None:
         self.folders = folders
         manifests = [_read_manifest(folder) for folder in folders]
         self.manifest = {k: v for k, v in manifests[0].items() if k != "shards"}
@@ -119,6 +120,13 @@ class Store:
             self.shards += [_map_shard(folder, entry, verify) for entry in manifest["shards"] if entry["blocks"]]
         if not self.shards:
             raise DataError(f"the feature store {folders[0]} has no blocks. Expected some. Run: dlite features")
+        captured = self.manifest["settings"]["taps"]
+        if taps is not None and not set(taps) <= set(captured):
+            raise DataError(
+                f"the feature store {folders[0]} has the taps {captured}; {list(taps)} are asked for. Capture again with the "
+                "recipe that is to be trained."
+            )
+        self._columns = None if taps in (None, tuple(captured)) else [captured.index(tap) for tap in taps or ()]
         self._starts = torch.tensor([0, *(len(s) for s in self.shards)]).cumsum(0)
 
     def __len__(self) -> int:
@@ -128,13 +136,13 @@ class Store:
         """The blocks with these numbers, [N], fp32, and ``history`` positions before each pivot where stored."""
         shard_of = torch.searchsorted(self._starts, index, right=True) - 1
         parts = [
-            _select(self.shards[s], index[shard_of == s] - self._starts[s], history)
+            _select(self.shards[s], index[shard_of == s] - self._starts[s], history, self._columns)
             for s in torch.unique(shard_of).tolist()
         ]
         return merge(parts)
 
 
-def _select(shard: Blocks, index: Tensor, history: int) -> Blocks:
+def _select(shard: Blocks, index: Tensor, history: int, columns: list[int] | None) -> Blocks:
     chosen = {f.name: getattr(shard, f.name)[index] for f in fields(Blocks) if f.name not in POSITIONS}
     wanted = chosen["pivot"][:, None]
     if history:
@@ -142,9 +150,10 @@ def _select(shard: Blocks, index: Tensor, history: int) -> Blocks:
         wanted = torch.cat([wanted, torch.where(real, rows, wanted)], 1)
     taps, pivot = torch.unique(wanted, return_inverse=True)
     last, rows = torch.unique(chosen["rows"], return_inverse=True)
+    states = shard.taps[taps]
     return Blocks(
         **chosen | {"pivot": pivot[:, 0], "rows": rows},
-        taps=shard.taps[taps].float(),
+        taps=(states if columns is None else states[:, columns]).float(),
         place=shard.place[taps],
         following=shard.following[taps],
         last=shard.last[last].float(),

@@ -8,6 +8,7 @@ and values are made once and shared, between blocks in training and between roun
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,7 +50,9 @@ class Context:
 class Past(Protocol):
     """Verified positions that the queries may read: ``mask`` [N,W] is True where one exists."""
 
-    mask: Tensor
+    @property
+    def mask(self) -> Tensor:
+        """[N,W]."""
 
     def keys_values(self, index: int, attention: Attention) -> tuple[Tensor, Tensor]:
         """Keys and values of layer ``index`` for the N blocks, rotary embedding applied: [N,heads,W,d] each."""
@@ -58,15 +61,13 @@ class Past(Protocol):
 class Backbone(nn.Module):
     """Pre-norm layers without a causal mask, RoPE, grouped-query attention, SwiGLU and a final RMSNorm."""
 
-    def __init__(self, config: BackboneConfig) -> None:
+    def __init__(self, config: BackboneConfig, layer: Callable[[BackboneConfig], Layer] | None = None) -> None:
         super().__init__()
         self.config = config
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList((layer or Layer)(config) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-    def forward(
-        self, queries: Tensor, positions: Tensor, context: Context | None, past: Past | None = None
-    ) -> Tensor:
+    def forward(self, queries: Tensor, positions: Tensor, context: Context | None, past: Past | None = None) -> Tensor:
         """Normalised hidden states of the query rows.
 
         queries [N,Q,D]   positions [Q] or [N,Q]   returns [N,Q,D]
@@ -78,7 +79,7 @@ class Backbone(nn.Module):
             context_rope = rope(context.positions, self.config.head_dim, self.config.rope_theta, queries.dtype)
         mask = _visible(queries, context, past)
         for index, layer in enumerate(self.layers):
-            known = None if past is None else past.keys_values(index, layer.self_attn)
+            known = None if past is None else past.keys_values(index, layer.self_attn)  # type: ignore[arg-type]
             queries = layer(queries, rows, query_rope, context_rope, mask, known)
         return self.norm(queries)  # type: ignore[no-any-return]
 
@@ -118,14 +119,18 @@ class Layer(nn.Module):
 
 
 class Attention(nn.Module):
-    """Queries from the block; keys and values from [past ; context ; block], with q/k norm."""
+    """Queries from the block; keys and values from [past ; context ; block], with q/k norm.
 
-    def __init__(self, config: BackboneConfig) -> None:
+    ``width`` is that of the rows it reads, the hidden size unless given.
+    """
+
+    def __init__(self, config: BackboneConfig, width: int | None = None) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, config.num_heads * config.head_dim, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, config.num_kv_heads * config.head_dim, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, config.num_kv_heads * config.head_dim, bias=False)
+        width = width or config.hidden_size
+        self.q_proj = nn.Linear(width, config.num_heads * config.head_dim, bias=False)
+        self.k_proj = nn.Linear(width, config.num_kv_heads * config.head_dim, bias=False)
+        self.v_proj = nn.Linear(width, config.num_kv_heads * config.head_dim, bias=False)
         self.o_proj = nn.Linear(config.num_heads * config.head_dim, config.hidden_size, bias=False)
         norm = config.qk_norm
         self.q_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps) if norm else nn.Identity()
@@ -142,9 +147,8 @@ class Attention(nn.Module):
     ) -> Tensor:
         n, q, _ = rows.shape
         everything = rows if context is None else torch.cat([context, rows], dim=1)
-        queries = self.q_norm(self.q_proj(rows).view(n, q, self.num_heads, self.head_dim)).transpose(1, 2)
+        queries = rotate(self.queries(rows), query_rope)
         keys, values = self.project(everything)
-        queries = rotate(queries, query_rope)
         if context is None:
             keys = rotate(keys, query_rope)
         else:
@@ -154,6 +158,11 @@ class Attention(nn.Module):
             keys, values = torch.cat([past[0], keys], 2), torch.cat([past[1], values], 2)
         mixed = grouped_attention(queries, keys, values, mask)
         return self.o_proj(mixed.transpose(1, 2).reshape(n, q, -1))  # type: ignore[no-any-return]
+
+    def queries(self, rows: Tensor) -> Tensor:
+        """Queries, normalised, not yet rotated: rows [N,Q,D] -> [N,H,Q,d]."""
+        n, q, _ = rows.shape
+        return self.q_norm(self.q_proj(rows).view(n, q, self.num_heads, self.head_dim)).transpose(1, 2)  # type: ignore[no-any-return]
 
     def project(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Keys (normalised, not yet rotated) and values: rows [N,C,D] -> [N,heads,C,d] each."""

@@ -55,7 +55,7 @@ def svd_start(head: LowRankRNN, lm_head: Tensor, final_norm: Tensor, embedding: 
     """Start W_out and the hidden part of W_merge from the target's output matrix, so that an untrained head speaks.
 
     lm_head [V_out,D] rows of the draft vocabulary; final_norm [D] is folded in; ``embedding`` [V_prev,D], when given,
-    starts E_R from its own truncated SVD, scaled to unit root mean square.
+    starts E_R.
     """
     rank = head.rank
     left, singular, right = truncated_svd(lm_head.float() * final_norm.float(), rank)
@@ -64,9 +64,15 @@ def svd_start(head: LowRankRNN, lm_head: Tensor, final_norm: Tensor, embedding: 
     head.state_hidden_mlp.weight[:, rank:].copy_(root[:, None] * right)
     head.state_hidden_mlp.bias.zero_()
     if embedding is not None:
-        left, singular, _ = truncated_svd(embedding.float(), rank)
-        rows = left * singular
-        head.prev_token_embedding.weight.copy_(rows / rows.square().mean().sqrt().clamp_min(1e-12))
+        table_start(head.prev_token_embedding, embedding)
+
+
+@torch.no_grad()
+def table_start(table: nn.Embedding, embedding: Tensor) -> None:
+    """Start a token table [V,R] from the truncated SVD of an embedding [V,D], scaled to unit root mean square."""
+    left, singular, _ = truncated_svd(embedding.float(), table.embedding_dim)
+    rows = left * singular
+    table.weight.copy_(rows / rows.square().mean().sqrt().clamp_min(1e-12))
 
 
 def truncated_svd(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -60,3 +60,12 @@ def shallow_taps(num_layers: int, count: int) -> tuple[int, ...]:
             f"{count} taps asked of a target with {num_layers} layers. Expected 2 to {num_layers - 3}. Set num_taps so."
         )
     return tuple(int(1 + i * (num_layers - 4) / (count - 1) + 0.5) for i in range(count))
+
+
+def spread_taps(num_layers: int, count: int) -> tuple[int, ...]:
+    """``count`` layers evenly from 1 to N-4 by rounding: with three, EAGLE-3's 1, N/2 - 1, N-4 (2503.01840)."""
+    if not 2 <= count <= num_layers - 4:
+        raise TargetError(
+            f"{count} taps asked of a target with {num_layers} layers. Expected 2 to {num_layers - 4}. Set num_taps so."
+        )
+    return tuple(int(1 + i * (num_layers - 5) / (count - 1) + 0.5) for i in range(count))

@@ -42,13 +42,33 @@ def l1_distance(logits: Tensor, target_logits: Tensor, weights: Tensor) -> LossS
     return LossSum((losses * weights).sum(), weights.sum())
 
 
+def acceptance(logits: Tensor, target_logits: Tensor) -> Tensor:
+    """The chance that each draft is accepted, sum min(p, q) = 1 - ||p - q||_1 / 2: logits [...,V] -> [...]."""
+    p, q = target_logits.float().softmax(-1), logits.float().softmax(-1)
+    return torch.minimum(p, q).sum(-1)
+
+
+def prefix_acceptance(accepted: Tensor) -> Tensor:
+    """The chance that all drafts before each one are accepted: accepted [N,K] -> [N,K], the first of each row 1."""
+    return torch.cat([torch.ones_like(accepted[:, :1]), accepted[:, :-1].cumprod(1)], 1)
+
+
+def expected_rounds(accepted: Tensor, counted: Tensor) -> LossSum:
+    """Rounds a token, K / (1 + sum_i prod_{j<=i} a_j) summed over blocks, each weighing its positions.
+
+    accepted [N,K] chances; counted [N,K] 1 where a position is supervised, a prefix of each row.
+    """
+    length = 1 + (accepted.cumprod(1) * counted).sum(1)
+    positions = counted.sum(1)
+    return LossSum((positions / length).sum(), positions.sum())
+
+
 def acceptance_entropy(confidence: Tensor, logits: Tensor, target_logits: Tensor, weights: Tensor) -> LossSum:
     """sum_i w_i BCE(c_i, 1 - ||p - q_i||_1 / 2), the chance that draft i is accepted; q is not trained by it.
 
     confidence [M] logits of that chance (2607.05147); logits and target_logits [M,V].
     """
-    q = logits.detach().float().softmax(-1)
-    accepted = 1 - (target_logits.float().softmax(-1) - q).abs().sum(-1) / 2
+    accepted = acceptance(logits.detach(), target_logits)
     losses = F.binary_cross_entropy_with_logits(confidence.float(), accepted.clamp(0, 1), reduction="none")
     return LossSum((losses * weights).sum(), weights.sum())
 

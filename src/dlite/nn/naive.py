@@ -123,3 +123,17 @@ def l1_distance(row: Tensor, target_row: Tensor) -> Tensor:
     """sum_x |p(x) - q(x)|, without the factor 1/2."""
     p, q = softmax(target_row), softmax(row)
     return torch.stack([torch.abs(a - b) for a, b in zip(p, q, strict=True)]).sum()
+
+
+def acceptance_entropy(confidence: Tensor, row: Tensor, target_row: Tensor) -> Tensor:
+    """Binary cross-entropy of a confidence, given as a logit, against sum_x min(p(x), q(x)); q is held fixed."""
+    p, q = softmax(target_row), softmax(row.detach())
+    accepted = torch.stack([torch.minimum(a, b) for a, b in zip(p, q, strict=True)]).sum()
+    chance = 1 / (1 + torch.exp(-confidence))
+    return -(accepted * torch.log(chance) + (1 - accepted) * torch.log(1 - chance))
+
+
+def candidate_entropy(scores: Tensor, rows: Sequence[int], label: int) -> Tensor:
+    """- log of the label's share among the candidates, 0 where it is none of them."""
+    shares = dict(zip(rows, softmax(scores), strict=True))
+    return -torch.log(shares[label]) if label in shares else scores.new_zeros(())

@@ -6,15 +6,15 @@ own from the anchor's give the same products as positions counted backwards from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dlite.nn.backbone import Attention, Backbone, BackboneConfig, rope, rotate
-from dlite.target.cache import RaggedCache
+from dlite.nn.backbone import Attention, BackboneConfig, rope, rotate
+from dlite.nn.cache import RaggedCache
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,16 @@ class KeptPast:
         return self.kept[index]
 
 
+class Layers(Protocol):
+    """Layers with an attention each: a ``Backbone``, or the one layer of a recursive drafter."""
+
+    config: BackboneConfig
+    layers: nn.ModuleList
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """As of any module."""
+
+
 class PastMemory:
     """Keys and values of a backbone's layers for the verified positions of each request, all or the last ``window``.
 
@@ -55,7 +65,7 @@ class PastMemory:
     """
 
     def __init__(
-        self, backbone: Backbone, fuse: Callable[[Tensor], Tensor], rows: int, window: int | None = None
+        self, backbone: Layers, fuse: Callable[[Tensor], Tensor], rows: int, window: int | None = None
     ) -> None:
         self.backbone, self.fuse, self.window = backbone, fuse, window
         self.overlap = window or 0
@@ -66,7 +76,10 @@ class PastMemory:
     @torch.inference_mode()
     def observe(self, first: int, tokens: Tensor, taps: Tensor, kept: Sequence[int]) -> None:
         """Keep the first ``kept[b]`` of the new positions: tokens [B,R], taps [B,R,n,D]."""
-        context = self.fuse(taps)
+        self.append(first, self.fuse(taps), kept)
+
+    def append(self, first: int, context: Tensor, kept: Sequence[int]) -> None:
+        """Keep the first ``kept[b]`` of these rows [B,R,D] behind those of before."""
         config, (batch, new, _) = self.backbone.config, context.shape
         starts = torch.tensor(self.seen[first : first + batch], device=context.device)
         positions = starts[:, None] + torch.arange(new, device=context.device)
@@ -74,7 +87,7 @@ class PastMemory:
         if self.window is None:
             self.cache.reserve(max(s + k for s, k in zip(self.seen[first:], kept, strict=False)))
         for index, layer in enumerate(self.backbone.layers):
-            keys, values = layer.self_attn.project(context)
+            keys, values = layer.self_attn.project(context)  # type: ignore[union-attr, operator]
             self._write(index, first, rotate(keys, tables), values, kept)
         for offset, count in enumerate(kept):
             self.seen[first + offset] += count
@@ -94,7 +107,7 @@ class PastMemory:
         return KeptPast(kept, mask)
 
     def anchors(self, rows: Sequence[int]) -> Tensor:
-        """Positions of the anchors [B]: one behind the newest position seen."""
+        """Where the next row of each request stands [B]: the anchor; for pairs the pivot."""
         return torch.tensor([self.seen[row] for row in rows], device=self.device)
 
     def clear(self, row: int, tokens: Sequence[int] = (), prompt: int = 0) -> None:
@@ -143,6 +156,69 @@ class PastMemory:
                 else:
                     slots = torch.arange(start + skip, start + count, device=keys.device) % self.window
                     whole[row, :, slots] = new[offset, :, skip:count]
+
+
+class PairMemory(PastMemory):
+    """The same for entries that pair the features of a position with the token behind it.
+
+    ``fuse`` makes features from taps: [B,R,n,D] -> [B,R,D]; ``pair`` makes entries from tokens [B,R] and the features
+    before them. The newest features wait for their token, which is the anchor. A restored prefix ends where the token
+    behind its last position is still known, so that one position is seen again.
+    """
+
+    def __init__(
+        self,
+        backbone: Layers,
+        fuse: Callable[[Tensor], Tensor],
+        pair: Callable[[Tensor, Tensor], Tensor],
+        rows: int,
+        window: int | None = None,
+    ) -> None:
+        super().__init__(backbone, fuse, rows, window)
+        self.overlap = max(1, self.overlap)
+        self.pair = pair
+        self.waiting: list[Tensor | None] = [None] * rows
+
+    @torch.inference_mode()
+    def observe(self, first: int, tokens: Tensor, taps: Tensor, kept: Sequence[int]) -> None:
+        """Each kept token completes the features before it; at least one of a row is kept."""
+        before = [x for x in self.waiting[first : first + len(tokens)] if x is not None]
+        if 0 < len(before) < len(tokens):
+            for b, count in enumerate(kept):
+                self.observe(first + b, tokens[b : b + 1], taps[b : b + 1], [count])
+            return
+        features = self.fuse(taps)
+        if before:
+            entries = self.pair(tokens, torch.cat([torch.stack(before)[:, None], features[:, :-1]], 1))
+            self.append(first, entries, kept)
+        else:
+            self.append(first, self.pair(tokens[:, 1:], features[:, :-1]), [count - 1 for count in kept])
+        for b, count in enumerate(kept):
+            self.waiting[first + b] = features[b, count - 1].clone()  # not the whole pass
+
+    def clear(self, row: int, tokens: Sequence[int] = (), prompt: int = 0) -> None:
+        """Empty a row."""
+        super().clear(row, tokens, prompt)
+        self.waiting[row] = None
+
+    def move(self, source: int, row: int) -> None:
+        """Copy one row over another."""
+        super().move(source, row)
+        self.waiting[row] = self.waiting[source]
+
+    def export(self, row: int, length: int) -> Any:
+        """The entries whose token is among the first ``length``."""
+        return super().export(row, length - 1)
+
+    def restore(self, row: int, saved: Any, length: int) -> None:
+        """The entries of ``length`` positions; nothing waits, for the token behind the last is known."""
+        super().restore(row, saved, length)
+        self.waiting[row] = None
+
+    def bytes(self, row: int) -> int:
+        """Bytes kept for the request in a row."""
+        newest = self.waiting[row]
+        return super().bytes(row) + (0 if newest is None else newest.numel() * newest.element_size())
 
 
 def past_bytes(config: BackboneConfig, context: int, window: int | None = None) -> int:

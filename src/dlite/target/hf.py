@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from dlite.errors import TargetError
 from dlite.nn.backbone import BackboneConfig, grouped_attention
+from dlite.nn.cache import RaggedCache, causal_mask
 from dlite.nn.cpu import freeze_for_cpu
 from dlite.target.base import Rows, TargetInfo, TargetOutput
-from dlite.target.cache import RaggedCache, causal_mask
 from dlite.target.lean import LeanDecoder
 
 ATTENTION = "dlite_grouped"
@@ -48,6 +48,11 @@ class HFTarget:
         parameters = inspect.signature(model.forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
         self._output_weight = model.get_output_embeddings().weight
+        self._output_bias: Tensor | None = getattr(model.get_output_embeddings(), "bias", None)
+        # Cohere multiplies its logits, Granite divides them.
+        self._output_scale = float(
+            getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
+        )
         self._captured: dict[int, Tensor] = {}
         self._hooked: set[int] = set()
         self.info = TargetInfo(
@@ -123,7 +128,8 @@ class HFTarget:
         """Logits from the raw output of the last layer: [...,D] -> [...,V] fp32."""
         hidden = self.final_norm(tap)
         weight = self._output_weight if vocab is None else self._output_weight[vocab]
-        logits = nn.functional.linear(hidden, weight).float()
+        bias = self._output_bias if self._output_bias is None or vocab is None else self._output_bias[vocab]
+        logits = nn.functional.linear(hidden, weight, bias).float() * self._output_scale
         return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
 
     def output_weight(self) -> tuple[Tensor, Tensor]:
@@ -173,12 +179,29 @@ def load_hf(path: str, *, name: str | None = None, device: str = "cpu", dtype: t
         model = model.to(device)
         tokenizer = AutoTokenizer.from_pretrained(path)
     except Exception as error:  # transformers, safetensors and torch raise what they meet
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise TargetError(
-            f"no usable target at {path!r}: {reason} Expected a Hugging Face hub id, a folder with config.json and "
-            "safetensors, a .gguf file, or a built-in name such as smollm2-135m."
-        ) from None
+        raise _unusable(path, error) from None
     return HFTarget(model, tokenizer, name or path)
+
+
+def read_info(path: str, name: str) -> TargetInfo:
+    """A target's sizes from its config alone, so without stop tokens and tokenizer hash. Errors: ``TargetError``."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(path).get_text_config()
+    except Exception as error:
+        raise _unusable(path, error) from None
+    context = getattr(config, "max_position_embeddings", None) or 2048
+    sizes = (config.vocab_size, config.hidden_size, config.num_hidden_layers, context)
+    return TargetInfo(name, *sizes, frozenset(), "", _layer_sizes(config))
+
+
+def _unusable(path: str, error: Exception) -> TargetError:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return TargetError(
+        f"no usable target at {path!r}: {reason} Expected a Hugging Face hub id, a folder with config.json and "
+        "safetensors, a .gguf file, or a built-in name such as smollm2-135m."
+    )
 
 
 def tokenizer_hash(tokenizer: Any) -> str:

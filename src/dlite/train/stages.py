@@ -13,18 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dlite.config import Losses, StageRecipe
+from dlite.config import Losses, StageRecipe, TrainRecipe
 from dlite.drafters.network import BlockInput, DraftOutput, DraftVocab, History
 from dlite.errors import ConfigError
 from dlite.features.blocks import Blocks, window
 from dlite.nn.losses import (
     LossSum,
+    acceptance,
     acceptance_entropy,
     candidate_entropy,
     cross_entropy,
+    expected_rounds,
     forward_kl,
     l1_distance,
     position_weights,
+    prefix_acceptance,
 )
 from dlite.target.base import Target
 from dlite.types import Conversation
@@ -95,7 +98,7 @@ def stage_loss(
     output: DraftOutput,
     blocks: Blocks,
     losses: Losses,
-    gamma: float,
+    settings: TrainRecipe,
     target: Target,
     vocab: DraftVocab,
     teacher_logits: Tensor | None,
@@ -107,24 +110,31 @@ def stage_loss(
     """
     logits = output.logits
     K = logits.shape[1]
-    weights = position_weights(K, gamma, blocks.counted)
+    weights = position_weights(K, settings.gamma, blocks.counted)
     labels = vocab.to_rows(blocks.labels[:, :K])
     weights = weights * (labels < vocab.size).long().cumprod(1)
     keep = weights > 0
     q, y, w = logits[keep], labels[keep], weights[keep]
+    by_acceptance = settings.weights == "acceptance"
     terms: dict[str, LossSum] = {}
-    if losses.ce:
-        terms["ce"] = cross_entropy(q, y, w)
-    if losses.kl or losses.l1 or losses.confidence:
+    if losses.kl or losses.l1 or losses.confidence or losses.rounds or by_acceptance:
         # Each predicting position serves up to K blocks: its target logits are made once.
         used, place = torch.unique(blocks.rows[:, :K][keep], return_inverse=True)
         p = target.last_tap_logits(blocks.last[used], vocab.ids)[place]
+        if losses.rounds or by_acceptance:
+            accepted = torch.zeros(keep.shape, device=q.device).masked_scatter(keep, acceptance(q, p))
+            if losses.rounds:
+                terms["rounds"] = expected_rounds(accepted, keep.float())
+            if by_acceptance:
+                w = prefix_acceptance(accepted.detach())[keep]
         if losses.kl:
             terms["kl"] = forward_kl(q, p, w)
         if losses.l1:
             terms["l1"] = l1_distance(q, p, w)
         if losses.confidence:
             terms["confidence"] = acceptance_entropy(_given(output.confidence, "confidence")[keep], q, p, w)
+    if losses.ce:
+        terms["ce"] = cross_entropy(q, y, w)
     if losses.candidates:
         rows, scores = _given(output.candidates, "candidates")
         terms["candidates"] = candidate_entropy(scores[keep], rows[keep], y, w)

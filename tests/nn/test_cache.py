@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dlite.target.cache import RaggedCache, causal_mask
+from dlite.nn.cache import RaggedCache, causal_mask
 
 
 @pytest.mark.parametrize("window", [None, 2])

@@ -1,0 +1,66 @@
+"""The ways of decoding that are compared: plain, and each drafter with each K, none sharing what it learns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from dlite.bench.run import PLAIN, Arm
+from dlite.drafters import load_drafter
+from dlite.drafters.none import NoDrafter
+from dlite.errors import ConfigError
+from dlite.target.base import Target
+
+LOOKUPS = {  # drafters without weights that vLLM has too -> its settings
+    "ngram": {"method": "ngram", "prompt_lookup_max": 3},
+    "suffix": {"method": "suffix"},
+}
+
+
+def make_arms(target: Target, drafters: Sequence[str], Ks: Sequence[int]) -> tuple[list[Arm], dict[str, str]]:
+    """Plain decoding first, then every drafter but 'none' with every K; and the name each arm's drafter was given by.
+
+    A drafter is loaded anew for each K, since one may learn from what it sees. Errors: ``ConfigError`` for a K that
+    a drafter cannot have.
+    """
+    wanted = [name for name in dict.fromkeys(drafters) if name != "none"]
+    if Ks and not wanted:
+        raise ConfigError(
+            f"K is {Ks[0]}, but no drafter is given. Expected a --drafter for it. Leave -K out or name one."
+        )
+    arms, given = [Arm(PLAIN, NoDrafter())], {}
+    for name in wanted:
+        for K in dict.fromkeys(Ks) if Ks else (None,):
+            drafter = load_drafter(name, target)
+            if K is not None and not 1 <= K <= drafter.max_drafts:
+                raise ConfigError(
+                    f"K is {K}. The drafter {name!r} proposes 1 to {drafter.max_drafts} drafts. Choose one of these."
+                )
+            title = _title(name) if K is None else f"{_title(name)} K={K}"
+            title = title if title not in given else f"{title} ({name})"
+            arms.append(Arm(title, drafter, K))
+            given[title] = name
+    return arms, given
+
+
+def serving_flags(target: str, arm: Arm, given: str) -> list[tuple[str, str]]:
+    """(where, what to write) to serve as an arm was measured."""
+    K = arm.drafter.max_drafts if arm.K is None else arm.K
+    flags = [("dlite", f"--target {target} --drafter {given} -K {K}")]
+    kind = given.partition(":")[0]
+    if kind in LOOKUPS:
+        settings = json.dumps({**LOOKUPS[kind], "num_speculative_tokens": K})
+        return [*flags, ("vLLM", f"--enable-prefix-caching --speculative-config '{settings}'")]
+    return [*flags, ("any engine that reads this drafter", f"num_speculative_tokens = {K}, prefix caching on")]
+
+
+def _title(name: str) -> str:
+    """A name for tables and pictures: the run's, for a drafter inside a run's folder."""
+    if name == "shipped":
+        return "DLite"
+    kind, colon, argument = name.partition(":")
+    if colon and not Path(name).exists():
+        return f"{kind} {_title(argument)}"
+    path = Path(name).resolve()
+    return path.parent.name if path.name == "drafter" else path.name

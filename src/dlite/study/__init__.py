@@ -1,0 +1,1 @@
+"""``dlite study``: many drafters, same data, same budget, one report."""

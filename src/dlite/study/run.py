@@ -1,0 +1,88 @@
+"""The study from end to end: capture, every arm, every workload, one JSON. Each part is skipped where it was done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from dlite.bench.report import build, read_json, write_json, write_text
+from dlite.bench.run import Arm, BenchSettings, run
+from dlite.bench.suites import in_range, load
+from dlite.data.chat import render
+from dlite.provenance import provenance
+from dlite.study.arms import capture, facts, prepare, ready
+from dlite.study.plan import StudyPlan
+from dlite.target.base import Target
+from dlite.train.loop import Progress
+
+FORMAT, VERSION = "dlite-study", 1
+Bar = Callable[[str], AbstractContextManager[Callable[[Progress], None]]]
+
+
+def study(
+    plan: StudyPlan,
+    target: Target,
+    data: Sequence[Path],
+    workloads: Mapping[str, Path],
+    out: Path,
+    *,
+    argv: Sequence[str],
+    only: Sequence[str] = (),
+    captured: Callable[[int], None] | None = None,
+    bar: Bar | None = None,
+) -> dict[str, Any]:
+    """Run what is missing of a study and write ``study.json``; returns it. ``only`` limits it to some arms."""
+    arms = [arm for arm in plan.arms if not only or arm.name in only]
+    first = next(plan.recipe(arm) for arm in plan.arms if arm.recipe)
+    material = capture(plan, target, data, out, first.drafter.K, captured)
+    for arm in arms:
+        if bar is None:
+            prepare(plan, arm, target, material, out, None)
+        else:
+            with bar(arm.name) as show:
+                prepare(plan, arm, target, material, out, show)
+    drafters = {arm.name: ready(arm, target, out) for arm in arms}
+    lanes = [Arm(name, drafter) for name, drafter in drafters.items()]
+    figures: list[dict[str, Any]] = []
+    checks: dict[str, bool | None] = {}
+    for name, path in workloads.items():
+        report = _evaluated(plan, target, lanes, name, path, out, argv)
+        figures += [row for row in report["figures"] if row["workload"] == name]
+        for arm in report["arms"]:
+            checks[arm["name"]] = checks.get(arm["name"], True) and arm["lossless"]
+    record = {
+        "format": FORMAT,
+        "version": VERSION,
+        "made": provenance(argv),
+        "plan": plan.model_dump(mode="json"),
+        "target": {"name": target.info.name, "layers": target.info.num_layers, "hidden_size": target.info.hidden_size},
+        "conversations": len(material.conversations),
+        "training_tokens": sum(sum(c.wrote) for c in material.conversations),
+        "lossless": checks,
+        "arms": [facts(arm, drafters[arm.name], out) for arm in arms],
+        "figures": figures,
+    }
+    write_text(json.dumps(record, indent=1) + "\n", out / "study.json")
+    return record
+
+
+def _evaluated(
+    plan: StudyPlan, target: Target, lanes: Sequence[Arm], name: str, path: Path, out: Path, argv: Sequence[str]
+) -> dict[str, Any]:
+    """The bench report of one workload: read if it has these arms, else run, every arm in turn on every call."""
+    place = out / "eval" / f"{name}.json"
+    if place.exists():
+        report = read_json(place)
+        if [arm["name"] for arm in report["arms"]][1:] == [lane.name for lane in lanes]:
+            return report
+    calls = in_range(
+        load(path, workload=name, max_new_tokens=plan.max_new_tokens), render, target.tokenizer,
+        max_context=plan.max_context, n=plan.calls, seed=plan.seed,
+    )  # fmt: skip
+    result = run(target, lanes, calls, render=render, settings=BenchSettings(seed=plan.seed), progress=True)
+    report = build(result, argv=argv)
+    write_json(report, place)
+    return report

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dlite.audit.breakeven import BreakEven, break_even, loses_from, tau_at
+from dlite.audit.figures import Figures, figures
+from dlite.audit.replay import Replay
+from dlite.bench.figures import Estimate
+from dlite.types import Round, Seconds, tau
+
+from .support import costs_of
+
+
+def even(done: Replay, **price: float) -> dict[str, BreakEven]:
+    rows = figures(done, include_loops=True, seed=0)
+    return {one.arm: one for one in break_even(done, costs_of(done, **price), rows, include_loops=True)}
+
+
+def test_tau_had_there_been_fewer_drafts() -> None:
+    rounds = [Round(4, 4, 5, 0), Round(4, 1, 2, 0), Round(4, 0, 1, 0)]
+    assert [tau_at(rounds, K) for K in (1, 2, 4)] == [5 / 3, 2, pytest.approx(8 / 3)]
+    assert tau_at(rounds, 4) == tau(rounds)
+
+
+def test_what_a_round_brings_against_what_it_costs(done: Replay) -> None:
+    found = even(done, per_row=0.1)
+    assert list(found) == ["good", "poor K=2"]
+    good = found["good"]
+    assert [pace.K for pace in good.paces] == [1, 2, 3, 4]
+    for pace in good.paces:
+        assert pace.cost == pytest.approx(1 + 0.1 * pace.K)
+        assert pace.speed == pace.tau / pace.cost
+    assert [pace.tau for pace in good.paces] == sorted(pace.tau for pace in good.paces)
+    assert len(good.by_context) == 2
+    assert [pace.K for pace in found["poor K=2"].paces] == [1, 2]
+
+
+def test_dear_rows_make_few_drafts_best(done: Replay) -> None:
+    cheap, dear = (even(done, per_row=price)["good"].paces for price in (0.001, 2.0))
+    best = [max(paces, key=lambda pace: pace.speed) for paces in (cheap, dear)]
+    assert (best[0].K, best[1].K) == (4, 1)
+    assert best[1].speed < 1
+
+
+def test_nothing_is_said_of_an_arm_that_is_not_the_targets_text_or_has_no_price(done: Replay) -> None:
+    rows = figures(done, include_loops=True, seed=0)
+    unchecked = replace(done, checks=tuple(c for c in done.checks if c.arm != "good"))
+    assert [b.arm for b in break_even(unchecked, costs_of(done), rows, include_loops=True)] == ["poor K=2"]
+    assert break_even(done, [], rows, include_loops=True) == []
+
+
+@pytest.mark.parametrize(
+    ("speeds", "group"),
+    [([1.5, 1.2], None), ([1.5, 0.9], "1-2K"), ([0.9, 0.8], "below 1K"), ([0.9, 1.1], None), ([1.1, None], None)],
+)
+def test_from_which_length_on_it_costs_more_than_it_gives(speeds: list[float | None], group: str | None) -> None:
+    rows = [
+        Figures("context", name, "a", 1, 0, 1, 1, None, (), None, s and Estimate(s, None, None), None, Seconds())
+        for name, s in zip(("below 1K", "1-2K"), speeds, strict=True)
+    ]
+    assert loses_from(rows, "a") == group
