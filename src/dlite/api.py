@@ -14,6 +14,7 @@ from typing import Any
 from dlite.data.chat import encode, render
 from dlite.drafters import load_drafter
 from dlite.drafters.base import Drafter
+from dlite.engine.control import Control
 from dlite.engine.decode import Engine
 from dlite.engine.request import Event, Request
 from dlite.errors import RequestError
@@ -40,14 +41,16 @@ def generate(
     sampling: SamplingParams | None = None,
     stop: Sequence[str] = (),
     on_text: OnText | None = None,
+    adaptive: bool = False,
 ) -> Generation:
     """Continue one prompt, given as text, messages (with tools) or token ids.
 
     ``on_text(piece, accepted)`` is called as text appears, ``accepted`` telling drafts from the target's own tokens.
+    ``adaptive`` lets each round verify as many drafts as pay, and stops drafting where it does not.
     Errors: ``RequestError`` for a prompt or setting that cannot be served.
     """
     prompt = prompt_ids(target, text=text, messages=messages, tools=tools, ids=ids)
-    engine = Engine(target, drafter, max_batch=1)
+    engine = Engine(target, drafter, max_batch=1, control=Control() if adaptive else None)
     request = Request(prompt, max_new_tokens, K, sampling or SamplingParams(), tuple(stop))
     number = engine.submit(request, None if on_text is None else _pieces(on_text))
     engine.run()
@@ -55,10 +58,10 @@ def generate(
 
 
 def generate_batch(
-    target: Target, drafter: Drafter, requests: Sequence[Request], *, max_batch: int = 8
+    target: Target, drafter: Drafter, requests: Sequence[Request], *, max_batch: int = 8, adaptive: bool = False
 ) -> list[Generation]:
     """Many requests at once, each decoded as it would be alone; results in the order of the requests."""
-    engine = Engine(target, drafter, max_batch=max_batch)
+    engine = Engine(target, drafter, max_batch=max_batch, control=Control() if adaptive else None)
     numbers = [engine.submit(request) for request in requests]
     engine.run()
     return [engine.result(number) for number in numbers]

@@ -12,9 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
+from dlite.commands.adapt import adapt
 from dlite.commands.audit import audit
+from dlite.commands.doctor import doctor
 from dlite.commands.drafters import drafters
+from dlite.commands.serve import serve
 from dlite.commands.study import study
+from dlite.commands.workloads import workloads
 from dlite.errors import DataError, DliteError, RequestError
 
 app = typer.Typer(
@@ -72,6 +76,10 @@ def generate(
     rule: Annotated[
         str, typer.Option(help="How sampled drafts are verified: rejection, block or match.")
     ] = "rejection",
+    adaptive: Annotated[
+        bool,
+        typer.Option("--adaptive", help="Verify as many drafts as pay, round by round; none while drafting loses."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Makes sampling repeatable.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be given more than once.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of streaming text.")] = False,
@@ -102,7 +110,7 @@ def generate(
     if batch is not None:
         model = load_target(target, device=device, dtype=dtype)
         like = Request((), max_new_tokens, k, sampling, tuple(stop or ()))
-        _generate_batch(model, load_drafter(drafter, model), batch, raw, like)
+        _generate_batch(model, load_drafter(drafter, model), batch, raw, like, adaptive)
         return
     if raw and messages:
         raise DliteError("--raw continues text as it is; --messages are a chat. Expected one of them. Leave one out.")
@@ -125,6 +133,7 @@ def generate(
         sampling=sampling,
         stop=tuple(stop or ()),
         on_text=None if as_json else _stream,
+        adaptive=adaptive,
     )
     if as_json:
         print(json.dumps(result.to_json()))
@@ -279,16 +288,31 @@ def train(
 
 @app.command()
 def bench(
-    workload: Annotated[list[str], typer.Option(help="A JSONL file, or NAME=FILE; may be given more than once.")],
+    context: typer.Context,
+    workload: Annotated[
+        list[str],
+        typer.Option(help="A JSONL file, NAME=FILE, or a name from dlite workloads; may be given more than once."),
+    ],
     out: Annotated[Path, typer.Option(help="Folder for report.json, report.md and report.html.")],
     target: TargetOption = "smollm2-135m",
     drafter: Annotated[
-        list[str] | None, typer.Option(help="'shipped' or a drafter folder; may be given more than once.")
+        list[str] | None,
+        typer.Option(
+            help="'shipped', a drafter folder, or a name from dlite drafters; with +adaptive behind it, with as many drafts "
+            "as pay. May be given more than once."
+        ),
     ] = None,
     k: Annotated[list[int] | None, typer.Option("--k", "-K", help="Drafts a round; several make several arms.")] = None,
-    calls: Annotated[int, typer.Option(help="Calls drawn from each workload.")] = 20,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 128,
-    min_context: Annotated[int, typer.Option(help="Leave out prompts shorter than this many tokens.")] = 0,
+    calls: Annotated[
+        int | None, typer.Option(help="Calls drawn from each workload; by default what its name says, or 20.")
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Longest answer; by default what the workload's name says, or 128.")
+    ] = None,
+    min_context: Annotated[
+        int | None,
+        typer.Option(help="Leave out prompts shorter than this; by default what the workload's name says, or 0."),
+    ] = None,
     max_context: Annotated[int | None, typer.Option(help="Leave out prompts longer than this many tokens.")] = None,
     temperature: Annotated[
         float, typer.Option(help="0 is greedy: only then are texts compared token for token.")
@@ -299,14 +323,32 @@ def bench(
     seed: Annotated[int, typer.Option(help="Which calls are drawn, bootstrap, and sampling.")] = 0,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
+    server: Annotated[
+        str | None,
+        typer.Option(help="Load an OpenAI-compatible server at this URL instead: throughput and waiting times."),
+    ] = None,
+    concurrency: Annotated[
+        list[int] | None, typer.Option(help="Requests in flight at the server; by default 1, 2, 4, ... 64.")
+    ] = None,
 ) -> None:
     """Measure drafters beside plain decoding on your own prompts: tau, round cost, speed-up, time per call.
 
-    Arms are alternated call by call. No speed-up is shown for a drafter whose text differs from plain decoding's. After
-    Ctrl-C the report holds the calls measured so far.
+    A workload that dlite workloads names keeps its published rules, also when it is read from a file of yours (NAME=FILE),
+    where no option says otherwise. Arms are alternated call by call. No speed-up is shown for a drafter whose text differs
+    from plain decoding's. After Ctrl-C the report holds the calls measured so far.
+
+    With --server the same prompts are sent to a running server, so many at a time: tokens a second of all requests
+    together, seconds to the first token, milliseconds a token, and what the server says of its drafts.
 
     Example: dlite bench --workload gsm8k.jsonl --drafter shipped -K 3 -K 7 --out out/
     """
+    from dlite.commands.serve import bench_at
+
+    if server is not None or concurrency:
+        local = {"--drafter": drafter, "-K": k, "--include-loops": include_loops}
+        local |= {"--device": device != "cpu", "--dtype": dtype != "float32"}
+        sizes = (calls, max_new_tokens, min_context, max_context)
+        bench_at(server, context, workload, out, concurrency or (), sizes, temperature, seed, local)
     from dlite.api import load_target
     from dlite.bench.command import bench_files
     from dlite.sampling import SamplingParams
@@ -338,9 +380,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("out/demo"),
     target: TargetOption = "smollm2-135m",
     drafter: DrafterOption = "shipped",
-    k: Annotated[
-        int | None, typer.Option("--k", "-K", help="Drafts a round; by default all the drafter makes.")
-    ] = None,
+    k: Annotated[int, typer.Option("--k", "-K", help="Drafts a round; 3 pays best on most CPUs.")] = 3,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 64,
 ) -> None:
     """Show it working: chat, code, tools and an agent's history, accepted drafts marked, then plain against DLite."""
@@ -380,7 +420,7 @@ def _read_prompts(
         yield from islice(read_prompts(path, calls_per_trace=calls, max_chars=chars, seed=seed), limit)
 
 
-def _generate_batch(target: Any, drafter: Any, path: Path, raw: bool, like: Any) -> None:
+def _generate_batch(target: Any, drafter: Any, path: Path, raw: bool, like: Any, adaptive: bool) -> None:
     """Answer every prompt of a file under the settings of the request ``like``."""
     from dlite.api import generate_batch
     from dlite.data.dialogue import only_ids
@@ -388,7 +428,7 @@ def _generate_batch(target: Any, drafter: Any, path: Path, raw: bool, like: Any)
 
     prompts = list(read_prompts(path))
     requests = [replace(like, ids=tuple(only_ids(target.tokenizer, p, raw=raw))) for p in prompts]
-    for prompt, answer in zip(prompts, generate_batch(target, drafter, requests), strict=True):
+    for prompt, answer in zip(prompts, generate_batch(target, drafter, requests, adaptive=adaptive), strict=True):
         print(json.dumps({"id": prompt.id, **answer.to_json()}))
 
 
@@ -430,4 +470,8 @@ def _train_bar() -> Any:
 
 app.command()(study)
 app.command()(audit)
+app.command()(adapt)
 app.command()(drafters)
+app.command()(serve)
+app.command()(doctor)
+app.command()(workloads)

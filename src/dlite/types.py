@@ -36,7 +36,8 @@ class View:
     anchor [B] the newest committed token, not yet run through the target; before [B] the token at the pivot;
     taps [B,n,D] the drafter's target layers at the pivot (n = 0 for a drafter that reads none);
     tokens: per request everything committed so far, anchor last; memory and rows [B]: what the drafter itself
-    remembers of these requests, and in which of its rows (None for a drafter without memory).
+    remembers of these requests, and in which of its rows (None for a drafter without memory); resting: requests for
+    which a composed drafter's model is not to run (empty: none).
     """
 
     anchor: Tensor
@@ -45,6 +46,7 @@ class View:
     tokens: Sequence[Sequence[int]]
     memory: Any = None
     rows: Sequence[int] = ()
+    resting: Sequence[bool] = ()
 
     def select(self, index: Sequence[int], memory: Any) -> View:
         """The requests at these places of the view, with another memory."""
@@ -56,6 +58,7 @@ class View:
             [self.tokens[i] for i in at],
             memory,
             [self.rows[i] for i in at],
+            [self.resting[i] for i in at] if self.resting else (),
         )
 
 
@@ -66,7 +69,7 @@ class Proposal:
     tokens [B,K]   num_tokens [B] how many of them count
     probs [B,K,V] the very distribution each was drawn from, or None where every draft was chosen for certain
     confidence [B,K] the drafter's own estimate of the chance that draft i is accepted if those before it are, made
-    without looking at draft i itself; None from a drafter that does not estimate it
+    without looking at draft i itself; None from a drafter that does not estimate it, NaN where a part of one does not
     source [B] the drafter each row came from, where several took part ("" for a row without drafts)
     """
 
@@ -90,7 +93,7 @@ class Round:
     """One draft and one verification of one request.
 
     ``committed`` counts what reached the output: accepted drafts and the recovered or bonus token, cut at the end.
-    ``source`` is the part of a composed drafter that proposed.
+    ``source`` is the part of a composed drafter that proposed. ``off``: drafting was switched off because it did not pay.
     """
 
     proposed: int
@@ -101,6 +104,7 @@ class Round:
     seconds_verify: float = 0.0
     seconds_other: float = 0.0
     source: str = ""
+    off: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,8 @@ class Generation:
             "finish": self.finish,
             "prompt_tokens": self.prompt_tokens,
             "rounds": len(self.rounds),
+            "rounds_off": sum(r.off for r in self.rounds),
+            "drafts_per_round": drafts_per_round(self.rounds),
             "tau": self.tau,
             "acceptance_by_position": acceptance_by_position(self.rounds),
             "seconds": {name: round(value, 4) for name, value in seconds.items()},
@@ -164,6 +170,11 @@ def tau(rounds: Iterable[Round]) -> float:
         committed += item.committed
         count += 1
     return committed / count if count else 0.0
+
+
+def drafts_per_round(rounds: Sequence[Round]) -> float:
+    """Mean number of drafts verified a round; 0 for no rounds."""
+    return sum(r.proposed for r in rounds) / len(rounds) if rounds else 0.0
 
 
 def acceptance_by_position(rounds: Sequence[Round]) -> list[float]:

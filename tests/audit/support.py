@@ -104,14 +104,14 @@ def make_replay(target: Any, *, settings: ReplaySettings | None = None, steps: i
     return replay(target, arms, turns, settings or ReplaySettings(max_new_tokens=24))
 
 
-def costs_of(done: Replay, *, plain: float = 1.0, per_row: float = 0.1) -> list[Cost]:
-    """Made-up costs: a round with K drafts costs ``plain`` + K ``per_row`` seconds, at two prompt lengths."""
+def costs_of(done: Replay, *, plain: float = 1.0, per_row: float = 0.1, draft: float = 0.0) -> list[Cost]:
+    """Made-up costs at two prompt lengths: a round that verifies K drafts costs ``plain`` + K ``per_row`` seconds."""
     lengths = sorted({len(turn.ids) for turn in done.turns})
     found = []
     for context in (lengths[0], lengths[-1]):
-        found.append(Cost(PLAIN, 0, context, plain))
+        found += [Cost(PLAIN, K, context, plain + K * per_row) for K in (0, 1, 2, 4)]  # 3 lies between
         found += [
-            Cost(arm.name, K, context, plain + K * per_row)
+            Cost(arm.name, K, context, draft)
             for arm in done.arms[1:]
             for K in range(1, (arm.K or arm.drafter.max_drafts) + 1)
         ]

@@ -56,7 +56,17 @@ def test_a_k_that_cannot_be(target: Any, drafters: list[str], Ks: list[int], wor
 def test_flags_to_serve_an_arm(target: Any) -> None:
     arm = Arm("x", Guesser(target), 3)
     dlite, other = serving_flags("smollm2-135m", arm, "shipped")
-    assert dlite == ("dlite", "--target smollm2-135m --drafter shipped -K 3")
+    assert dlite == ("dlite", "dlite generate --target smollm2-135m --drafter shipped -K 3")
     assert "num_speculative_tokens = 3" in other[1]
     words = serving_flags("t", Arm("x", Guesser(target)), "ngram")[1][1]
     assert json.loads(words.split("'")[1]) == {"method": "ngram", "prompt_lookup_max": 3, "num_speculative_tokens": 4}
+
+
+def test_adaptive_arms_have_a_control_of_their_own(target: Any) -> None:
+    arms, given = make_arms(target, ["shipped+adaptive", "shipped"], [4])
+    assert [arm.name for arm in arms] == [PLAIN, "DLite adaptive K=4", "DLite K=4"]
+    assert [arm.control is not None for arm in arms] == [False, True, False]
+    words = serving_flags("t", arms[1], given["DLite adaptive K=4"])[0][1]
+    assert words == "dlite generate --target t --drafter shipped -K 4 --adaptive"
+    with pytest.raises(ConfigError, match="K is 0. The drafter 'none' proposes 1 to 0"):
+        make_arms(target, ["none+adaptive"], [])

@@ -62,6 +62,7 @@ TRAINED: list[tuple[str, dict[str, Any]]] = [
     ("dlite", {"window": 5}),
     ("dlite", {"options": {"join": "features", "start": "random"}}),
     ("dlite", {"anchor_group": 2, "draft_vocab": True}),
+    ("dlite", {"options": {"confidence": True}}),
     ("medusa", {}),
     ("medusa", {"last_tap": "raw", "draft_vocab": True}),
     ("lstm", {}),

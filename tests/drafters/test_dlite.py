@@ -96,3 +96,21 @@ def test_a_reduced_vocabulary_drafts_only_its_words() -> None:
 
 def test_state_is_the_pivots_taps_alone() -> None:
     assert tiny_drafter(TARGET, taps=4).state_bytes(1000) == 4 * 4 * 16
+
+
+def test_only_the_last_layers_tap_is_normed_wherever_it_stands() -> None:
+    """In the field's hidden states only the entry behind the last layer has passed the final norm."""
+
+    class Doubling(ToyTarget):
+        def final_norm(self, tap: Tensor) -> Tensor:
+            return 2 * tap
+
+    target = Doubling()
+    seen = view(2, 3)
+    for taps, factors in (((0, 2, 5), (1, 1, 2)), ((5, 0, 2), (2, 1, 1)), ((0, 2, 4), (1, 1, 1))):
+        raw = tiny_drafter(target, taps=3, last_tap="raw")
+        normed = tiny_drafter(target, taps=3, last_tap="normed")
+        for drafter in (raw, normed):
+            drafter.taps = taps
+        scaled = View(seen.anchor, seen.before, seen.taps * torch.tensor(factors)[:, None], [])
+        torch.testing.assert_close(proposed(normed, seen, [4, 4])[1], proposed(raw, scaled, [4, 4])[1])

@@ -12,7 +12,7 @@ from dlite.traces.agents import (
     read_swe_agent,
     read_tau_bench,
 )  # fmt: skip
-from dlite.traces.trace import Unusable
+from dlite.traces.trace import UnusableError
 
 SYSTEM, ASK = {"role": "system", "content": "be"}, {"role": "user", "content": "fix it"}
 STEP = {"role": "assistant", "content": "```bash\nls\n```"}
@@ -53,7 +53,7 @@ def test_swe_agent_by_its_steps() -> None:
     assert [m["content"] for m in trace.messages] == ["be", "fix it", "first", "a", "second"]
     assert trace.turns == (2, 4)
     for broken in ([{"action": "ls"}], ["ls"]):
-        with pytest.raises(Unusable, match="a step without a response"):
+        with pytest.raises(UnusableError, match="a step without a response"):
             read_swe_agent({"trajectory": broken}, "x")
 
 
@@ -77,5 +77,5 @@ def test_broken_logs_are_reasons(messages: list[Any]) -> None:
         (read_tau_bench, {"traj": messages}),
         (read_swe_agent, {"trajectory": [], "history": messages}),
     ):
-        with pytest.raises(Unusable):
+        with pytest.raises(UnusableError):
             read(record, "x")

@@ -13,7 +13,7 @@ from dlite.errors import DataError, DliteError
 from dlite.traces import bfcl
 from dlite.traces.read import read_traces
 from dlite.traces.skipped import Skipped
-from dlite.traces.trace import Unusable
+from dlite.traces.trace import UnusableError
 
 from .support import SESSION, make_bfcl
 
@@ -82,7 +82,7 @@ def test_the_sets_own_file_is_known_by_its_contents(package: Path) -> None:
     ],
 )
 def test_sessions_that_cannot_be_played_are_reasons(package: Path, change: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Unusable, match=reason.replace("an answer", "a BFCL answer")):
+    with pytest.raises(UnusableError, match=reason.replace("an answer", "a BFCL answer")):
         bfcl.read_bfcl({**SESSION, **change}, "x")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dlite.traces.chats import is_chat, is_sharegpt, read_chat, read_sharegpt
-from dlite.traces.trace import Unusable
+from dlite.traces.trace import UnusableError
 
 ASK = {"role": "user", "content": "what?"}
 ANSWER = {"role": "assistant", "content": "this."}
@@ -81,7 +81,7 @@ def test_a_function_call_that_is_none_stays_text(text: Any) -> None:
 
 @pytest.mark.parametrize("speaker", ["robot", None, ["gpt"]])
 def test_an_unknown_speaker_is_a_reason(speaker: Any) -> None:
-    with pytest.raises(Unusable, match="unknown role"):
+    with pytest.raises(UnusableError, match="unknown role"):
         read_sharegpt({"conversations": [{"from": speaker, "value": "a"}]}, "x")
 
 

@@ -10,7 +10,7 @@ from dlite.traces.documents import (
     read_longbench,
     read_qmsum,
 )  # fmt: skip
-from dlite.traces.trace import Unusable
+from dlite.traces.trace import UnusableError
 
 MARKDOWN = """# Metadata
 
@@ -95,11 +95,11 @@ def test_longbench_rows_and_their_markdown_make_the_same_prompt() -> None:
 
 
 def test_dialogues_and_rows_without_their_parts_are_reasons() -> None:
-    with pytest.raises(Unusable, match="without text or without questions"):
+    with pytest.raises(UnusableError, match="without text or without questions"):
         list(read_locomo({"conversation": {"session_1": []}, "qa": [{"question": "a"}]}, "x"))
-    with pytest.raises(Unusable, match="without text or without questions"):
+    with pytest.raises(UnusableError, match="without text or without questions"):
         list(read_qmsum({"meeting_transcripts": [{"speaker": "a", "content": "b"}]}, "x"))
-    with pytest.raises(Unusable, match="without its four choices"):
+    with pytest.raises(UnusableError, match="without its four choices"):
         read_longbench({"context": "a", "question": "b", "choice_A": "c"}, "x")
-    with pytest.raises(Unusable, match="without its four choices"):
+    with pytest.raises(UnusableError, match="without its four choices"):
         read_longbench({"context": "a", "markdown": "no headings"}, "x")

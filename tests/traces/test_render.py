@@ -7,7 +7,7 @@ import pytest
 from dlite.data.chat import render
 from dlite.errors import TargetError
 from dlite.traces.render import Renderer, features, mismatches, renderer
-from dlite.traces.trace import Trace, Unusable, make_trace
+from dlite.traces.trace import Trace, UnusableError, make_trace
 from tests.data.support import PLAIN, TOOLS, make_tokenizer
 
 ASK, ANSWER = {"role": "user", "content": "what?"}, {"role": "assistant", "content": "this."}
@@ -38,7 +38,7 @@ def test_the_templates_own_rendering_with_tools() -> None:
 
 def test_plain_goes_around_a_template_that_refuses() -> None:
     tokenizer = make_tokenizer(STRICT)
-    with pytest.raises(Unusable, match="a turn that the target's chat template refuses"):
+    with pytest.raises(UnusableError, match="a turn that the target's chat template refuses"):
         renderer(tokenizer, plain=False).ids(agent(), 4)
     plain = renderer(tokenizer, plain=True)
     assert not plain.system
@@ -102,5 +102,5 @@ def test_what_fits_or_may_not_be_cut_stays_as_it_is() -> None:
     assert rendering.fitted(short, 400) is short
     whole = make_trace("a", "l", [{"role": "user", "content": "x" * 999}])
     assert rendering.fitted(whole, 40) is whole
-    with pytest.raises(Unusable, match="too long for the context"):
+    with pytest.raises(UnusableError, match="too long for the context"):
         rendering.fitted(make_trace("a", "l", [{"role": "user", "content": "x" * 999}], cut=0), 25)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dlite.traces.trace import Unusable, assistant_turns, make_trace, mended, tool_list, tool_of
+from dlite.traces.trace import UnusableError, assistant_turns, make_trace, mended, tool_list, tool_of
 
 ASK = {"role": "user", "content": "what?"}
 SAY = {"role": "assistant", "content": "this."}
@@ -77,7 +77,7 @@ def test_the_older_function_call_is_a_tool_call() -> None:
     ],
 )
 def test_what_cannot_be_used_says_why_without_its_contents(messages: Any, reason: str) -> None:
-    with pytest.raises(Unusable, match=reason):
+    with pytest.raises(UnusableError, match=reason):
         make_trace("a", "l", messages)
 
 
@@ -87,7 +87,7 @@ def test_tools_come_as_a_list_or_as_its_json_and_bare_functions_are_wrapped() ->
     assert tool_list([bare]) == [{"type": "function", "function": bare}]
     assert tool_list('[{"type": "function", "function": {"name": "look"}}]')[0]["type"] == "function"
     for wrong in ("{not json", "[" * 100_000, {"a": 1}, ["look"]):
-        with pytest.raises(Unusable, match="tools that are not"):
+        with pytest.raises(UnusableError, match="tools that are not"):
             tool_list(wrong)
 
 

@@ -188,9 +188,13 @@ def _reuse(report: Report, arm: str) -> list[str]:
     share = rows["on"]["reused_tokens"] / rows["on"]["prompt_tokens"]
     on, off = (rows[key]["seconds"]["prefill"] / rows[key]["calls"] for key in ("on", "off"))
     return [
-        f"Keep prefix caching on: {share:.0%} of the prompt tokens stand from the turn before, and prefill takes {on:.2f} s a "
-        f"call instead of {off:.2f} s."
+        f"Keep prefix caching on: {share:.0%} of the prompt tokens stand from the turn before, and prefill takes {_time(on)} a "
+        f"call instead of {_time(off)}."
     ]
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1e3 * seconds:.0f} ms"
 
 
 def _server_advice(rows: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from dlite.bench.command import ADAPTIVE, split_adaptive
 from dlite.bench.run import PLAIN, Arm
 from dlite.drafters import load_drafter
 from dlite.drafters.none import NoDrafter
+from dlite.engine.control import Control
 from dlite.errors import ConfigError
 from dlite.target.base import Target
 
-LOOKUPS = {  # drafters without weights that vLLM has too -> its settings
+LOOKUPS: dict[str, dict[str, Any]] = {  # drafters without weights that vLLM has too -> its settings
     "ngram": {"method": "ngram", "prompt_lookup_max": 3},
     "suffix": {"method": "suffix"},
 }
@@ -30,29 +33,38 @@ def make_arms(target: Target, drafters: Sequence[str], Ks: Sequence[int]) -> tup
             f"K is {Ks[0]}, but no drafter is given. Expected a --drafter for it. Leave -K out or name one."
         )
     arms, given = [Arm(PLAIN, NoDrafter())], {}
-    for name in wanted:
+    for named in wanted:
+        name, adaptive = split_adaptive(named)
         for K in dict.fromkeys(Ks) if Ks else (None,):
             drafter = load_drafter(name, target)
-            if K is not None and not 1 <= K <= drafter.max_drafts:
+            most = drafter.max_drafts
+            if (K is not None and not 1 <= K <= most) or (adaptive and not most):
                 raise ConfigError(
-                    f"K is {K}. The drafter {name!r} proposes 1 to {drafter.max_drafts} drafts. Choose one of these."
+                    f"K is {K or 0}. The drafter {name!r} proposes 1 to {most} drafts. Choose one of these."
                 )
-            title = _title(name) if K is None else f"{_title(name)} K={K}"
-            title = title if title not in given else f"{title} ({name})"
-            arms.append(Arm(title, drafter, K))
-            given[title] = name
+            title = _title(name) + (" adaptive" if adaptive else "") + ("" if K is None else f" K={K}")
+            title = title if title not in given else f"{title} ({named})"
+            arms.append(Arm(title, drafter, K, Control() if adaptive else None))
+            given[title] = named
     return arms, given
 
 
-def serving_flags(target: str, arm: Arm, given: str) -> list[tuple[str, str]]:
+def serving_flags(target: str, arm: Arm, named: str) -> list[tuple[str, str]]:
     """(where, what to write) to serve as an arm was measured."""
     K = arm.drafter.max_drafts if arm.K is None else arm.K
-    flags = [("dlite", f"--target {target} --drafter {given} -K {K}")]
+    given = named.removesuffix(ADAPTIVE) if arm.control else named
     kind = given.partition(":")[0]
-    if kind in LOOKUPS:
+    if kind in LOOKUPS and not arm.control:
         settings = json.dumps({**LOOKUPS[kind], "num_speculative_tokens": K})
-        return [*flags, ("vLLM", f"--enable-prefix-caching --speculative-config '{settings}'")]
-    return [*flags, ("any engine that reads this drafter", f"num_speculative_tokens = {K}, prefix caching on")]
+        return [
+            ("dlite", f"dlite serve --target {target} --drafter {kind} -K {K}"),
+            ("vLLM", f"--enable-prefix-caching --speculative-config '{settings}'"),
+        ]
+    adaptive = " --adaptive" if arm.control else ""
+    return [
+        ("dlite", f"dlite generate --target {target} --drafter {given} -K {K}{adaptive}"),
+        ("any engine that reads this drafter", f"num_speculative_tokens = {K}, prefix caching on"),
+    ]
 
 
 def _title(name: str) -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from dlite.audit.costs import Cost
 from dlite.audit.figures import Figures
 from dlite.audit.replay import Replay
+from dlite.bench.run import PLAIN
 from dlite.types import Round
+
+Prices = Mapping[int, Mapping[int, float]]  # context -> K -> seconds
 
 
 @dataclass(frozen=True)
@@ -42,15 +47,17 @@ def break_even(
     replay: Replay, costs: Sequence[Cost], rows: Sequence[Figures], *, include_loops: bool
 ) -> list[BreakEven]:
     """Break-even of every drafting arm that is the target's own text and whose costs are known."""
-    found = []
+    found, verifying = [], _prices(costs, PLAIN)
     for arm in replay.arms[1:]:
-        if replay.lossless(arm.name):
-            rounds = _rounds(replay, arm.name, include_loops)
-            prices = _prices(costs, arm.name)
-            if rounds and prices:
-                near = {context: [r for r in rounds if _nearest(prices, r.context) == context] for context in prices}
-                by_context = tuple((c, _paces(near[c] or rounds, {c: prices[c]})) for c in prices)
-                found.append(BreakEven(arm.name, _paces(rounds, prices), by_context, loses_from(rows, arm.name)))
+        rounds, drafting = _rounds(replay, arm.name, include_loops), _prices(costs, arm.name)
+        contexts = [c for c in drafting if 0 in verifying.get(c, {})]
+        if replay.lossless(arm.name) and rounds and contexts:
+            near: dict[int, list[Round]] = {context: [] for context in contexts}
+            for one in rounds:
+                near[min(contexts, key=lambda known: abs(known - one.context))].append(one)
+            priced = {c: _priced(some, drafting[c], verifying[c]) for c, some in near.items()}
+            by_context = tuple((c, _paces(some, priced[c])) for c, some in near.items() if some)
+            found.append(BreakEven(arm.name, _paces(rounds, _joined(priced)), by_context, loses_from(rows, arm.name)))
     return found
 
 
@@ -81,23 +88,31 @@ def _rounds(replay: Replay, arm: str, include_loops: bool) -> list[Round]:
 
 
 def _prices(costs: Sequence[Cost], arm: str) -> dict[int, dict[int, float]]:
-    """context -> K -> cost of a round in plain steps."""
-    plain = {cost.context: cost.seconds for cost in costs if cost.K == 0}
     prices: dict[int, dict[int, float]] = {}
     for cost in costs:
-        if cost.arm == arm and cost.K and cost.context in plain:
-            prices.setdefault(cost.context, {})[cost.K] = cost.seconds / plain[cost.context]
+        if cost.arm == arm:
+            prices.setdefault(cost.context, {})[cost.K] = cost.seconds
     return prices
 
 
-def _paces(rounds: Sequence[Round], prices: dict[int, dict[int, float]]) -> tuple[Pace, ...]:
-    """Every K that was priced everywhere; a round costs what one does at the nearest length."""
-    shared = set.intersection(*(set(row) for row in prices.values()))
-    places = [_nearest(prices, r.context) for r in rounds]
-    return tuple(
-        Pace(K, tau_at(rounds, K), sum(prices[place][K] for place in places) / len(places)) for K in sorted(shared)
-    )
+def _priced(
+    rounds: Sequence[Round], drafting: Mapping[int, float], verifying: Mapping[int, float]
+) -> dict[int, list[float]]:
+    """K -> the cost of each round, in plain steps, had it been cut to K drafts; a drafter may have proposed fewer."""
+    known = sorted(verifying)
+    seconds = [verifying[K] for K in known]
+    proposed = np.array([r.proposed for r in rounds])
+    return {
+        K: list((np.interp(np.minimum(proposed, K), known, seconds) + draft) / verifying[0])
+        for K, draft in drafting.items()
+    }
 
 
-def _nearest(prices: dict[int, dict[int, float]], context: int) -> int:
-    return min(prices, key=lambda known: abs(known - context))
+def _joined(priced: Mapping[int, Mapping[int, list[float]]]) -> dict[int, list[float]]:
+    """The rounds of all contexts together, for every K that was priced at each."""
+    shared = set.intersection(*(set(row) for row in priced.values()))
+    return {K: [cost for row in priced.values() for cost in row[K]] for K in shared}
+
+
+def _paces(rounds: Sequence[Round], priced: Mapping[int, Sequence[float]]) -> tuple[Pace, ...]:
+    return tuple(Pace(K, tau_at(rounds, K), float(np.mean(priced[K]))) for K in sorted(priced))

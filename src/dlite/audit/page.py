@@ -12,19 +12,9 @@ from dlite.bench.tables import interval, number, plural
 Report = dict[str, Any]
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 SPAN_HEADER = ("kind of text", "arm", "tokens", "share of tokens", "accepted drafts [95%]")
-HEADER = (
-    "calls",
-    "tau [95%]",
-    "round cost c",
-    "decode speed-up [95%]",
-    "whole call [95%]",
-    "prefill",
-    "draft",
-    "verify",
-    "other",
-)
-GROUPED = {"all": "calls", "context": "context tokens", "turn": "turn", "tool": "tool"}
 PARTS = ("prefill", "draft", "verify", "other")
+HEADER = ("calls", "tau [95%]", "round cost c", "decode speed-up [95%]", "whole call [95%]", *PARTS)
+GROUPED = {"all": "", "context": "context tokens", "turn": "turn", "tool": "tool"}
 
 
 def html(report: Report) -> str:

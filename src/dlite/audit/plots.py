@@ -127,7 +127,7 @@ def _spans(figure: Any, report: Report) -> bool:
         return False
     colors = arm_colors(report)
     places = [i + (0.5 if name == COPIED else 0.0) for i, name in enumerate(names)]
-    figure.set_size_inches(WIDTH, 0.8 + 0.5 * len(names) * max(1, 0.55 * len(colors)))
+    figure.set_size_inches(WIDTH, 0.8 + 0.46 * len(names) * max(1, 0.45 * len(colors)))
     panel = axes(figure, "x")
     labels = []
     for place, name in zip(places, names, strict=True):
@@ -135,7 +135,7 @@ def _spans(figure: Any, report: Report) -> bool:
         labels.append(f"{name}  ({next(iter(rows.values()))['share']:.0%} of tokens)")
         for order, (arm, number) in enumerate(colors.items()):
             if arm in rows and rows[arm]["accepted"]:
-                y = place + 0.8 * ((order + 0.5) / len(colors) - 0.5)
+                y = place + 0.6 * ((order + 0.5) / len(colors) - 0.5)
                 point(panel, rows[arm]["accepted"], y, color_of(number), along="x")
     panel.set_yticks(places, labels)
     panel.set_ylim(max(places, default=0) + 0.6, -0.6)
@@ -149,7 +149,7 @@ def _tools(figure: Any, report: Report) -> bool:
     names, colors = _groups(report, "tool")[:MOST_TOOLS], arm_colors(report)
     if not colors or set(names) <= {NO_TOOL}:
         return False
-    figure.set_size_inches(WIDTH, 0.8 + 0.4 * len(names) * max(1, 0.6 * len(colors)))
+    figure.set_size_inches(WIDTH, 0.8 + 0.4 * len(names) * max(1, 0.5 * len(colors)))
     panel = axes(figure, "x")
     most, labels = 2.0, []
     for place, name in enumerate(names):
@@ -158,7 +158,7 @@ def _tools(figure: Any, report: Report) -> bool:
         labels.append(f"{name if len(name) < 29 else name[:27] + '…'}  ({calls})")
         for order, (arm, number) in enumerate(colors.items()):
             if rows[arm] and rows[arm]["tau"]:
-                y = place + 0.8 * ((order + 0.5) / len(colors) - 0.5)
+                y = place + 0.6 * ((order + 0.5) / len(colors) - 0.5)
                 point(panel, rows[arm]["tau"], y, color_of(number), along="x")
                 most = max(most, rows[arm]["tau"]["high"] or rows[arm]["tau"]["value"])
     even(panel, "y")
@@ -202,12 +202,14 @@ def _evens(figure: Any, report: Report) -> bool:
     if not contexts:
         return False
     figure.set_size_inches(WIDTH, 2.9)
+    paced = [pace for one in found for _, paces in one["by_context"] for pace in paces]
+    highest = max([1.2, *(pace["tau"] / pace["cost"] for pace in paced)])
     first = None
     for place, context in enumerate(contexts, 1):
         panel = axes(figure, "y", place, len(contexts), first)
         first = first or panel
         for one in found:
-            paces = next((paces for known, paces in one["by_context"] if known == context), [])
+            paces: list[Any] = next((paces for known, paces in one["by_context"] if known == context), [])
             speeds = [pace["tau"] / pace["cost"] for pace in paces]
             color = color_of(colors[one["arm"]])
             panel.plot([pace["K"] for pace in paces], speeds, "o-", color=color, ms=4.5)
@@ -215,11 +217,10 @@ def _evens(figure: Any, report: Report) -> bool:
                 best = max(range(len(speeds)), key=lambda i: speeds[i])
                 panel.plot(paces[best]["K"], speeds[best], "o", color=color, ms=9, mfc="none", mew=1.6)
         even(panel, "x")
-        counts = sorted({pace["K"] for one in found for _, paces in one["by_context"] for pace in paces})
-        panel.set_xticks(counts)
+        panel.set_xticks(sorted({pace["K"] for pace in paced}))
         panel.set_title(f"{context:,} tokens", fontsize=FONT, loc="left")
         panel.set_xlabel("drafts a round, K")
-        panel.set_ylim(bottom=0)
+        panel.set_ylim(0, 1.12 * highest)
         panel.tick_params(labelleft=place == 1)
     return True
 

@@ -141,7 +141,9 @@ class _Server:
 
     def _engine(self, prefix: PrefixCache | None) -> Engine:
         chunk = self.settings.prefill_chunk
-        return Engine(self.target, self.arm.drafter, max_batch=1, prefill_chunk=chunk, prefix=prefix)
+        return Engine(
+            self.target, self.arm.drafter, max_batch=1, prefill_chunk=chunk, prefix=prefix, control=self.arm.control
+        )
 
 
 def _plain(found: Sequence[Trial]) -> Generation:

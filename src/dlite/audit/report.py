@@ -252,6 +252,7 @@ def _trial(trial: Trial, found: Sequence[Mark] | None) -> dict[str, Any]:
         return record
     tokens = {
         "ids": list(one.token_ids),
+        "sources": runs([r.source for r in one.rounds]),
         "positions": [m.position for m in found],
         "spans": runs([m.span for m in found]),
         "copied": runs([m.copied for m in found]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from dlite.traces.skipped import Skipped
 from dlite.types import Seconds
 
 SERVER = "server"
+DEFAULTS: tuple[tuple[str, Any], ...] = (("rounds", 1), ("proposed", None), ("accepted", None))
+MOST_DRAFTS = 1000  # accepted in a round; more is no count of drafts
 BLOCKS = 500  # rows that follow each other are resampled together, at most so many groups of them
 COUNTER = re.compile(
     r"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)(?:_total)?(\{[^}]*\})?\s+(\S+)"
@@ -47,7 +49,7 @@ def read_server_log(path: str | Path, skipped: Skipped) -> list[Count]:
     try:
         with path.open("rb") as file:
             is_text = file.read(4096).lstrip()[:1] not in (b"{", b"[", b"\x1f")
-        counts = [_vllm(path)] if is_text else _rows(path, skipped)
+        counts = [_vllm_file(path)] if is_text else _rows(path, skipped)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}. Expected a server's log. Check the path.") from None
     found = [one for one in counts if one is not None]
@@ -80,43 +82,40 @@ def _rows(path: Path, skipped: Skipped) -> list[Count | None]:
 
 
 def _count(record: Mapping[str, Any]) -> Count | None:
-    context, rounds = record.get("context"), record.get("rounds", 1)
-    proposed, accepted = record.get("proposed"), record.get("accepted")
-    positions = record.get(
-        "accepted_by_position", [1] * accepted if rounds == 1 and _whole(accepted) and accepted < 1000 else []
-    )
-    wholes = (
-        rounds,
-        proposed,
-        accepted,
-        *([] if context is None else [context]),
-        *(positions if isinstance(positions, list) else [None]),
-    )
-    if not all(_whole(value) for value in wholes) or rounds < 1 or accepted > proposed:
+    context, positions = record.get("context"), record.get("accepted_by_position", [])
+    rounds, proposed, accepted = (record.get(key, other) for key, other in DEFAULTS)
+    if not isinstance(positions, list) or not all(map(_whole, (rounds, proposed, accepted, context or 0, *positions))):
         return None
-    return Count(context, rounds, proposed, accepted, tuple(positions))
+    if rounds < 1 or accepted > min(proposed, MOST_DRAFTS * rounds):
+        return None
+    by_position = positions or [1] * (accepted if rounds == 1 else 0)
+    return Count(context, rounds, proposed, accepted, tuple(by_position))
 
 
 def _whole(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 53
 
 
-def _vllm(path: Path) -> Count | None:
-    """The counters of all engines together."""
+def _vllm_file(path: Path) -> Count | None:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return vllm_count(file)
+
+
+def vllm_count(lines: Iterable[str]) -> Count | None:
+    """The counters of all engines together, in the text that vLLM gives at /metrics; None where it drafted nothing."""
     sums: dict[str, float] = {}
     positions: dict[int, float] = {}
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            found = COUNTER.match(line[:4096])
-            try:
-                value = float(found[3]) if found else 0.0
-            except ValueError:
-                continue
-            if found and value >= 0 and value < 1 << 53:
-                sums[found[1]] = sums.get(found[1], 0.0) + value
-                if place := POSITION.search(found[2] or ""):
-                    at = int(place[1][:4])
-                    positions[at] = positions.get(at, 0.0) + value
+    for line in lines:
+        found = COUNTER.match(line[:4096])
+        try:
+            value = float(found[3]) if found else 0.0
+        except ValueError:
+            continue
+        if found and value >= 0 and value < 1 << 53:
+            sums[found[1]] = sums.get(found[1], 0.0) + value
+            if place := POSITION.search(found[2] or ""):
+                at = int(place[1][:4])
+                positions[at] = positions.get(at, 0.0) + value
     drafts, proposed, accepted = (int(sums.get(key, 0)) for key in ("drafts", "draft_tokens", "accepted_tokens"))
     if not drafts or accepted > proposed:
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dlite.errors import ConfigError
 from dlite.traces.render import Renderer
 from dlite.traces.skipped import Skipped
-from dlite.traces.trace import Trace, Unusable, tool_of
+from dlite.traces.trace import Trace, UnusableError, tool_of
 
 TOO_LONG = "a turn behind more tokens than fit"
 TOO_SHORT = "a turn behind fewer tokens than asked for"
@@ -68,7 +68,7 @@ def choose_turns(traces: Sequence[Trace], rendering: Renderer, choice: Choice, s
         try:
             fitted = rendering.fitted(trace, choice.max_context)
             places = _fitting(fitted, rendering, choice, skipped)
-        except Unusable as reason:
+        except UnusableError as reason:
             skipped.note(str(reason), trace.id)
             continue
         if places:
@@ -151,5 +151,5 @@ def _before(trace: Trace, place: int, rendering: Renderer) -> tuple[int, ...]:
     last = next((i for i in range(place - 1, -1, -1) if trace.messages[i]["role"] == "assistant"), None)
     try:
         return () if last is None else rendering.ids(trace, last + 1)
-    except Unusable:  # a template that minds a conversation ending with an answer
+    except UnusableError:  # a template that minds a conversation ending with an answer
         return ()

@@ -13,6 +13,7 @@ from dlite.bench.figures import figures
 from dlite.bench.run import PLAIN, BenchResult, Trial
 from dlite.errors import DataError
 from dlite.provenance import provenance
+from dlite.types import drafts_per_round
 
 Report = dict[str, Any]
 FORMAT, VERSION = "dlite-bench", 1
@@ -75,10 +76,14 @@ def _arm(result: BenchResult, index: int) -> dict[str, Any]:
     made = [check for check in result.checks if check.arm == arm.name]
     lengths = (t.generation.prompt_tokens + len(t.generation.token_ids) for t in result.trials)
     longest = max(lengths, default=0)
+    rounds = [r for t in result.trials if t.arm == arm.name for r in t.generation.rounds]
     return {
         "name": arm.name,
         "drafter": arm.drafter.name,
         "K": arm.drafter.max_drafts if arm.K is None else arm.K,
+        "adaptive": arm.control is not None,
+        "drafts_per_round": round(drafts_per_round(rounds), 4),
+        "share_of_rounds_off": round(sum(r.off for r in rounds) / max(1, len(rounds)), 4),
         "state_bytes": arm.drafter.state_bytes(longest),
         "lossless": result.lossless(arm.name),
         "checked_calls": len(made),

@@ -12,6 +12,7 @@ from dlite.bench.suites import Call, Render
 from dlite.data.chat import Message
 from dlite.drafters.base import Drafter
 from dlite.drafters.none import NoDrafter
+from dlite.engine.control import Control
 from dlite.engine.decode import Engine
 from dlite.engine.request import Request
 from dlite.engine.stats import is_looping
@@ -25,11 +26,15 @@ PLAIN = "plain"
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of decoding: a drafter with K drafts a round (None: all it can). Several K are several arms."""
+    """One way of decoding: a drafter with K drafts a round (None: all it can). Several K are several arms.
+
+    With a ``control``, K is the most; what it learns of costs it keeps from call to call.
+    """
 
     name: str
     drafter: Drafter
     K: int | None = None
+    control: Control | None = None
 
 
 @dataclass(frozen=True)
@@ -195,7 +200,9 @@ class _Bench:
 
     def _decode(self, arm: Arm, call: Call, ids: tuple[int, ...], sampling: SamplingParams) -> Generation:
         # A fresh engine: every arm starts with an empty cache of the size this call needs.
-        engine = Engine(self.target, arm.drafter, max_batch=1, prefill_chunk=self.settings.prefill_chunk)
+        engine = Engine(
+            self.target, arm.drafter, max_batch=1, prefill_chunk=self.settings.prefill_chunk, control=arm.control
+        )
         number = engine.submit(Request(ids, call.max_new_tokens, arm.K, sampling))
         engine.run()
         return engine.result(number)

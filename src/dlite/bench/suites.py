@@ -48,8 +48,22 @@ def load(path: str | Path, *, workload: str | None = None, max_new_tokens: int =
     name = workload or path.name.removesuffix(".gz").removesuffix(".jsonl")
     calls: list[Call] = []
     for number, record in read_jsonl(path):
-        calls += _calls(read_row(record, f"{path}, line {number}"), f"{name}:{number}", name, max_new_tokens)
+        calls += calls_of(read_row(record, f"{path}, line {number}"), f"{name}:{number}", name, max_new_tokens)
     return calls
+
+
+def calls_of(row: Row, group: str, workload: str, limit: int) -> list[Call]:
+    """The calls of one row: of each answer of an agent's log, of each of ``turns``, or one."""
+    whole = Call(group, workload, group, row.messages, row.tools, row.ids, limit)
+    if row.answers:
+        return [replace(whole, id=f"{group}.{n}", messages=row.messages[:end]) for n, end in enumerate(row.answers, 1)]
+    if not row.turns:
+        return [whole]
+    names = [group, *(f"{group}.{n}" for n in range(2, len(row.turns) + 1))]
+    return [
+        replace(whole, id=name, messages=(user(turn),), follows=before)
+        for name, before, turn in zip(names, [None, *names], row.turns, strict=False)
+    ]
 
 
 def in_range(
@@ -84,19 +98,6 @@ def in_range(
             "Widen the range."
         )
     return [call for call in calls if call.id in chosen]
-
-
-def _calls(row: Row, group: str, workload: str, limit: int) -> list[Call]:
-    whole = Call(group, workload, group, row.messages, row.tools, row.ids, limit)
-    if row.answers:
-        return [replace(whole, id=f"{group}.{n}", messages=row.messages[:end]) for n, end in enumerate(row.answers, 1)]
-    if not row.turns:
-        return [whole]
-    names = [group, *(f"{group}.{n}" for n in range(2, len(row.turns) + 1))]
-    return [
-        replace(whole, id=name, messages=(user(turn),), follows=before)
-        for name, before, turn in zip(names, [None, *names], row.turns, strict=False)
-    ]
 
 
 def _positive(name: str, value: int) -> None:

@@ -57,10 +57,10 @@ def table(report: Report, columns: tuple[str, ...] = HEADER) -> Table:
 def markdown(report: Report) -> str:
     """The figures by workload and by context length, the conditions above them, the checks below."""
     parts = [f"# dlite bench: {report['target']['name']}", caption(report)]
-    parts.append(_markdown_table(HEADER, [cells(report, row) for row in rows_of(report)]))
+    parts.append(markdown_table(HEADER, [cells(report, row) for row in rows_of(report)]))
     by_context = context_rows(report)
     if by_context:
-        parts += ["## By context length", _markdown_table(CONTEXT_HEADER, by_context)]
+        parts += ["## By context length", markdown_table(CONTEXT_HEADER, by_context)]
     parts.append("\n".join(f"- {line}" for line in check_lines(report)))
     return "\n\n".join(parts) + "\n"
 
@@ -153,6 +153,7 @@ def _difference(one: dict[str, Any]) -> str:
     )
 
 
-def _markdown_table(header: tuple[str, ...], rows: list[list[str]]) -> str:
+def markdown_table(header: tuple[str, ...], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
     lines = [list(header), ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dlite.checkpoint import deepspec, dlite, own, speculators, zlab
+from dlite.checkpoint.calibration import read_temperatures
 from dlite.checkpoint.files import (
     CONFIG,
     DRAFT_VOCAB,
@@ -78,6 +79,8 @@ def load_drafter(folder: str | Path, info: TargetInfo | None = None) -> tuple[An
     check_tensors(found, tensors, folder)
     names = {name: found.on_disk(name) for name in network.state_dict()}
     network.load_state_dict({ours: tensors[theirs].float() for ours, theirs in names.items()}, assign=True)
+    if getattr(network.config, "confidence", False):
+        network.temperatures = read_temperatures(folder, network.config.K)
     return network, found.provenance
 
 

@@ -1,7 +1,7 @@
 """The published ``dlite_v1`` / ``dlite_v2`` layout: a Qwen3-style config with a ``dlite_config`` part.
 
 What ours has beyond the published form stands in ``dlite_config`` too: a learned placeholder, a reduced draft
-vocabulary, which last tap was trained on, and the target it belongs to.
+vocabulary, which last tap was trained on, the target it belongs to, and a confidence head.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PUBLISHED_KEYS = {
     "sequential_rank",
     "mask_token_id",
 }
-OWN_KEYS = {"placeholder", "last_tap", "draft_vocab_size", "target", "tokenizer_hash"}
+OWN_KEYS = {"placeholder", "last_tap", "draft_vocab_size", "target", "tokenizer_hash", "confidence"}
 
 
 def can_say(config: DLiteConfig) -> bool:
@@ -43,6 +43,10 @@ def can_say(config: DLiteConfig) -> bool:
 def write(drafter: DLite, info: TargetInfo, dtype: torch.dtype, *, published: bool) -> dict[str, Any]:
     """The config of a drafter. ``published`` keeps to the published keys and refuses what they cannot say."""
     config = drafter.config
+    if published and config.confidence:
+        raise CheckpointError(
+            "the published layout has no confidence head. Save without published, or train without it."
+        )
     if published and (config.placeholder, config.draft_vocab, config.last_tap) != ("token", None, "normed"):
         raise CheckpointError(
             "the published layout has no learned placeholder, no draft vocabulary and no raw last tap. Train with "
@@ -71,6 +75,7 @@ def _to_json(config: DLiteConfig, info: TargetInfo, dtype: torch.dtype, publishe
         "draft_vocab_size": None if config.draft_vocab is None else len(config.draft_vocab),
         "target": info.name,
         "tokenizer_hash": info.tokenizer_hash,
+        **({"confidence": True} if config.confidence else {}),
     }
     return {
         "architectures": [ARCHITECTURE],
@@ -143,6 +148,7 @@ def _from_json(data: dict[str, Any], folder: Path, vocab: tuple[int, ...] | None
             "anchor_group": group,
             "placeholder": part.get("placeholder", "token"),
             "draft_vocab": vocab,
+            "confidence": part.get("confidence", False),
             "last_tap": part.get("last_tap", "normed"),  # the published checkpoints ran with the normed one
         }
         return TypeAdapter(DLiteConfig).validate_python(values)

@@ -23,7 +23,8 @@ def audit(
     drafter: Annotated[
         list[str] | None,
         typer.Option(
-            help="'shipped', a drafter folder, a name, or 'none' for plain decoding only; may be given more than once."
+            help="'shipped', a drafter folder, a name from dlite drafters, with +adaptive behind it or not, or 'none' for plain "
+            "decoding only; may be given more than once."
         ),
     ] = None,
     k: Annotated[list[int] | None, typer.Option("--k", "-K", help="Drafts a round; several make several arms.")] = None,

@@ -20,7 +20,8 @@ def study(
     ),
     data: Annotated[list[Path] | None, typer.Option(help="Files made by dlite regenerate.")] = None,
     workload: Annotated[
-        list[str] | None, typer.Option(help="NAME=FILE of prompts to be measured on; may be given more than once.")
+        list[str] | None,
+        typer.Option(help="NAME=FILE to be measured on, or a name from dlite workloads; may be given more than once."),
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only these arms; may be given more than once.")] = None,
     render: Annotated[
@@ -54,18 +55,23 @@ def study(
     target = load_target(wanted.target)
     with counting_bar("capture", wanted.conversations) as advance:
         record = run(
-            wanted, target, data, dict(map(_named, workload)), out, argv=sys.argv, only=only or (),
+            wanted, target, data, _named(workload), out, argv=sys.argv, only=only or (),
             captured=lambda blocks: advance(1, f"{blocks} blocks"), bar=_arm_bar,
         )  # fmt: skip
     write_text(markdown(record), out / "results.md")
     print(f"study: {out / 'study.json'}\npage:  {out / 'results.md'}")
 
 
-def _named(workload: str) -> tuple[str, Path]:
-    name, equals, path = workload.rpartition("=")
-    if not equals:
-        raise DliteError(f"the workload {workload!r} has no name. Expected NAME=FILE.")
-    return name, Path(path)
+def _named(workloads: list[str]) -> dict[str, Path | None]:
+    from dlite.bench.workloads import parse
+
+    items = [item for given in workloads for item in parse(given)]
+    for item in items:
+        if not item.name:
+            raise DliteError(
+                f"the workload {item.path!r} has no name. Expected NAME=FILE, or a name of dlite workloads."
+            )
+    return {item.name: None if item.path is None else Path(item.path) for item in items}
 
 
 @contextmanager

@@ -85,7 +85,7 @@ def prefix_entries(target: Target, drafter: Drafter, prompts: Sequence[Prompt], 
     None are of use where no conversation has several turns: such prompts share at most a system prompt.
     """
     turns = any(len(p.turns) > 1 for p in prompts)
-    if not turns and all(len(p.messages) <= 2 for p in prompts):
+    if not turns and all(len(p.messages) <= 2 and p.trace is None for p in prompts):
         return 0
     info, layer = target.info, target.info.layer
     longest = info.context_length

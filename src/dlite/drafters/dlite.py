@@ -8,7 +8,7 @@ The training ``forward`` and the decoding ``propose`` stand side by side over th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -31,6 +31,7 @@ from dlite.nn.backbone import Backbone, BackboneConfig, Context, Past
 from dlite.nn.cpu import PackedLinear, can_pack, freeze_for_cpu
 from dlite.nn.heads import LowRankRNN, svd_start
 from dlite.nn.layout import BlockLayout
+from dlite.nn.markov import Confidence
 from dlite.nn.past import PastMemory, SharedPast, past_bytes
 from dlite.target.base import Target, TargetInfo
 from dlite.types import Proposal, View
@@ -46,7 +47,8 @@ class DLiteConfig:
     ``last_tap`` says whether the last layer's tap is taken before or after the target's final norm.
     ``history_window`` > 0 also shows it that many fused positions before the pivot, kept as keys and values: the teacher
     of the two-stage recipe, and the windowed control. ``join`` "features" makes one context row of all taps instead of a
-    row each; ``start`` "random" leaves out the start from the target's matrices. Both are controls.
+    row each; ``start`` "random" leaves out the start from the target's matrices. Both are controls. ``confidence`` adds
+    the head that says how likely each draft is kept (2607.05147): c_i = sigmoid(w [h_i ; E_R[p]] + b).
     """
 
     backbone: BackboneConfig
@@ -63,14 +65,16 @@ class DLiteConfig:
     history_window: int = 0
     join: Literal["sequence", "features"] = "sequence"
     start: Literal["svd", "random"] = "svd"
+    confidence: bool = field(default=False, repr=False)  # runs begun before there was one go on: their plan is a repr
 
 
 class DLiteOptions(BaseModel):
-    """Controls of the study: see ``DLiteConfig``."""
+    """The confidence head, and controls of the study: see ``DLiteConfig``."""
 
     model_config = ConfigDict(extra="forbid")
     join: Literal["sequence", "features"] = "sequence"
     start: Literal["svd", "random"] = "svd"
+    confidence: bool = False
 
 
 class DLite(nn.Module):
@@ -100,6 +104,8 @@ class DLite(nn.Module):
             self.history_norm = nn.RMSNorm(D, eps=eps)
         if config.join == "features":
             self.tap_fuse = nn.Linear(len(config.taps) * D, D, bias=False)
+        self.confidence_head = Confidence(D, config.rank) if config.confidence else None
+        self.temperatures: tuple[float, ...] | None = None  # of the confidence, by position: see engine/calibration.py
         self._backbone = [backbone]  # in a list: not a second owner of the layers
         self._embedding: list[Target] = []
 
@@ -122,6 +128,7 @@ class DLite(nn.Module):
             history_window=recipe.window or 0,
             join=own.join,
             start=own.start,
+            confidence=own.confidence,
         )
 
     def attach(self, target: Target) -> DLite:
@@ -149,7 +156,11 @@ class DLite(nn.Module):
         state = self.sequential_head.initial_state(len(block.anchor))
         if self.config.anchor_group == 2:
             state = self.sequential_head.step(state, self.vocab.to_rows(block.before))
-        return DraftOutput(self.sequential_head(hidden, self.vocab.to_rows(block.previous), state))
+        previous = self.vocab.to_rows(block.previous)
+        confidence = None
+        if self.confidence_head is not None:
+            confidence = self.confidence_head(self.sequential_head.prev_token_embedding(previous), hidden)
+        return DraftOutput(self.sequential_head(hidden, previous, state), confidence)
 
     def hidden(
         self,
@@ -174,8 +185,11 @@ class DLite(nn.Module):
 
     def context(self, taps: Tensor, depth: Tensor) -> Context:
         """The pivot's taps side by side, each normalised with its depth, all at the anchor's position."""
-        if self.config.last_tap == "normed":
-            taps = torch.cat([taps[:, :-1], self._embedding[0].final_norm(taps[:, -1:])], 1)
+        last = self.config.num_target_layers - 1
+        if self.config.last_tap == "normed" and last in self.taps:  # the last layer's only, wherever it stands
+            place = self.taps.index(last)
+            normed = self._embedding[0].final_norm(taps[:, place : place + 1])
+            taps = torch.cat([taps[:, :place], normed.to(taps.dtype), taps[:, place + 1 :]], 1)
         rows = taps.to(depth.dtype) + depth
         if self.config.join == "features":
             rows = self.tap_fuse(rows.flatten(1))[:, None]
@@ -211,14 +225,26 @@ class DLite(nn.Module):
         state = head.initial_state(len(view.anchor))
         if self.config.anchor_group == 2:
             state = head.step(state, self.vocab.to_rows(view.before))
-        previous, drafts = view.anchor, []
+        previous, drafts, read = view.anchor, [], []
         for slot in range(max(counts)):
-            state = head.step(state, self.vocab.to_rows(previous))
+            read.append(self.vocab.to_rows(previous))
+            state = head.step(state, read[-1])
             logits = head.output_proj(head.merge(state, merged[:, slot]))
             previous = chooser.choose(slot, logits, self.vocab.ids)
             drafts.append(previous)
         tokens = torch.stack(drafts, 1) if drafts else view.anchor.new_zeros(len(view.anchor), 0)
-        return Proposal(tokens, torch.tensor(counts, device=tokens.device))
+        confidence = None
+        if self.confidence_head is not None and drafts:
+            confidence = self.stated(torch.stack(read, 1), hidden[:, : len(read)])
+        return Proposal(tokens, torch.tensor(counts, device=tokens.device), confidence=confidence)
+
+    def stated(self, previous: Tensor, hidden: Tensor) -> Tensor:
+        """The calibrated chance that each draft is kept: rows of the tokens before it [N,K], hidden [N,K,D] -> [N,K]."""
+        words = self.sequential_head.prev_token_embedding(previous)
+        logits: Tensor = self.confidence_head(words, hidden).float()  # type: ignore[misc]
+        if self.temperatures is not None:
+            logits = logits / logits.new_tensor(self.temperatures[: logits.shape[1]])
+        return logits.sigmoid()
 
     def new_memory(self, rows: int) -> PastMemory | None:
         """None, unless a window of history is to be kept."""

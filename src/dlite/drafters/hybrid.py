@@ -1,14 +1,20 @@
 """Copies where a copy promises more than a model, drafts with the model elsewhere: the hybrid of SuffixDecoding (2411.04975).
 
-Both promises are numbers of accepted drafts: the score of the copy, and what the model's drafts have got accepted in
-this request so far.
+Both promises are numbers of accepted drafts: the score of the copy, and for the model a running average over its rounds
+in this request: of the sum of survivals a_i where it states its confidence, else of the drafts it got accepted. The
+model's confidence in this very round is no way to choose: it has seen the drafts that the choice would drop, and the
+output would no longer follow the target.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+from math import isnan, nan
+from operator import mul
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from dlite.drafters import load_drafter
@@ -37,6 +43,7 @@ class Hybrid:
         self.model, self.suffix = model, suffix or Suffix()
         self.taps = model.taps
         self.max_drafts = max(model.max_drafts, self.suffix.max_drafts)
+        self.rests = model.name
 
     @staticmethod
     def for_target(target: Target, argument: str = "") -> Hybrid:
@@ -50,16 +57,20 @@ class Hybrid:
         copied = [path.score > memory.expected[row] for path, row in zip(paths, view.rows, strict=True)]
         drafts = [list(path.tokens) if copy else [] for path, copy in zip(paths, copied, strict=True)]
         source = ["suffix" if copy else "" for copy in copied]
-        wanted = [min(count, self.model.max_drafts) for count in counts]
+        chances = [list(path.chances) if copy else [] for path, copy in zip(paths, copied, strict=True)]
+        resting = view.resting or [False] * len(counts)
+        wanted = [0 if rest else min(n, self.model.max_drafts) for n, rest in zip(counts, resting, strict=True)]
         index = [b for b, copy in enumerate(copied) if not copy and wanted[b]]
         if index:
             part = view.select(index, memory.model)
             made = self.model.propose(part, [wanted[b] for b in index], chooser.select(index))
-            for b, row, count in zip(index, made.tokens.tolist(), made.num_tokens.tolist(), strict=True):
-                drafts[b] = row[:count]
+            stated = torch.full(made.tokens.shape, nan) if made.confidence is None else made.confidence
+            made_rows = zip(index, made.tokens.tolist(), stated.tolist(), made.num_tokens.tolist(), strict=True)
+            for b, row, confidence, count in made_rows:
+                drafts[b], chances[b] = row[:count], confidence[:count]
                 source[b] = self.model.name if count else ""
-        memory.pending = {view.rows[b] for b in index if source[b]}
-        return certain(drafts, view.anchor, source)
+        memory.pending = {view.rows[b]: survived(chances[b]) for b in index if source[b]}
+        return certain(drafts, view.anchor, source, chances)
 
     def new_memory(self, rows: int) -> HybridMemory:
         """That of both parts."""
@@ -70,8 +81,13 @@ class Hybrid:
         return self.suffix.state_bytes(context) + self.model.state_bytes(context)
 
 
+def survived(confidence: Sequence[float]) -> float:
+    """Drafts expected to be accepted, the sum of survivals; NaN where the confidence is."""
+    return float(sum(accumulate(confidence, mul)))
+
+
 class HybridMemory:
-    """Both parts' memories, and what the model's rounds of each request have got accepted: a running average.
+    """Both parts' memories, and what the model's rounds of each request promised or got accepted: a running average.
 
     It starts from ``PRIOR`` anew when a request is resumed or a prefix restored, so that drafts may differ there.
     """
@@ -80,7 +96,9 @@ class HybridMemory:
         self.text, self.model = text, model
         self.overlap = model.overlap if model else 0
         self.expected = [PRIOR] * rows
-        self.pending: set[int] = set()  # rows whose drafts of this round are the model's
+        self.pending: dict[
+            int, float
+        ] = {}  # rows whose drafts of this round are the model's, and what it expects of them
 
     def observe(self, first: int, tokens: Tensor, taps: Tensor, kept: Sequence[int]) -> None:
         """Both parts see every position, whoever proposed it."""
@@ -88,8 +106,8 @@ class HybridMemory:
             memory.observe(first, tokens, taps, kept)
         for row, count in enumerate(kept, start=first):
             if row in self.pending:
-                self.expected[row] += RATE * (count - 1 - self.expected[row])
-                self.pending.remove(row)
+                promised = self.pending.pop(row)
+                self.expected[row] += RATE * ((count - 1 if isnan(promised) else promised) - self.expected[row])
 
     def clear(self, row: int, tokens: Sequence[int] = (), prompt: int = 0) -> None:
         """Empty a row."""

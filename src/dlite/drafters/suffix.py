@@ -81,8 +81,10 @@ class Suffix:
         return Suffix(int(argument))
 
     def propose(self, view: View, counts: Sequence[int], chooser: Chooser) -> Proposal:
-        """The best path of each request; nothing where its end is new."""
-        return certain([path.tokens for path in self.paths(view, counts)], view.anchor)
+        """The best path of each request; nothing where its end is new. The confidence in a draft is how often it followed
+        those before it."""
+        paths = self.paths(view, counts)
+        return certain([path.tokens for path in paths], view.anchor, chances=[path.chances for path in paths])
 
     def paths(self, view: View, counts: Sequence[int]) -> list[Path]:
         """Drafts with their scores, a request each."""

@@ -17,10 +17,14 @@ LEAST = 0.1  # a path of lower probability is not followed
 
 @dataclass(frozen=True)
 class Path:
-    """Drafts and their score: how many of them the counts expect to be accepted, the sum of the path's probabilities."""
+    """Drafts and their score: how many of them the counts expect to be accepted, the sum of the path's probabilities.
+
+    ``chances``: how often each draft followed those before it.
+    """
 
     tokens: Sequence[int]
     score: float
+    chances: Sequence[float] = ()
 
 
 class Suffixes:
@@ -81,18 +85,21 @@ class Suffixes:
         What ends a text is no continuation and not counted.
         """
         tokens: list[int] = []
+        chances: list[float] = []
         score, prob = 0.0, 1.0
         while len(tokens) < limit and score + prob * (limit - len(tokens)) > beat:
             token = self.likely[state]
             if token < 0:
                 break
             times, state = self.followed[state], self.after[state][token]
-            prob *= self.count[state] / times
+            chance = self.count[state] / times
+            prob *= chance
             if prob < LEAST:
                 break
             tokens.append(token)
+            chances.append(chance)
             score += prob
-        return Path(tokens, score)
+        return Path(tokens, score, chances)
 
     def bytes(self) -> int:
         """Bytes of the text and the states."""

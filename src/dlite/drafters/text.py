@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from dlite.types import Proposal
@@ -71,9 +72,18 @@ class TextMemory(Generic[Index]):
         self.seen[row] = length
 
 
-def certain(drafts: Sequence[Sequence[int]], like: Tensor, source: Sequence[str] | None = None) -> Proposal:
-    """A proposal of drafts that were chosen for certain, on the device of ``like``."""
+def certain(
+    drafts: Sequence[Sequence[int]],
+    like: Tensor,
+    source: Sequence[str] | None = None,
+    chances: Sequence[Sequence[float]] | None = None,
+) -> Proposal:
+    """A proposal of drafts that were chosen for certain, on the device of ``like``, with the confidence in each."""
     longest = max(map(len, drafts))
     tokens = [[*row, *[0] * (longest - len(row))] for row in drafts]
     counts = like.new_tensor([len(row) for row in drafts])
-    return Proposal(like.new_tensor(tokens).view(len(drafts), longest), counts, source=source)
+    confidence = None
+    if chances is not None:
+        padded = [[*row, *[0.0] * (longest - len(row))] for row in chances]
+        confidence = torch.tensor(padded, device=like.device).view(len(drafts), longest)
+    return Proposal(like.new_tensor(tokens).view(len(drafts), longest), counts, None, confidence, source)

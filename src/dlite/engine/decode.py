@@ -7,7 +7,7 @@ nothing a request gets depends on what else is in the batch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -16,11 +16,12 @@ from torch import Tensor
 
 from dlite.drafters.base import Drafter, Memory
 from dlite.engine.choose import BatchChooser, first_token, verify
+from dlite.engine.control import Control, Plan
 from dlite.engine.prefix import PrefixCache
 from dlite.engine.request import Active, Event, Request, check
 from dlite.engine.text import TextStream
 from dlite.target.base import Cache, Target
-from dlite.types import Generation, Proposal, Round, View
+from dlite.types import Generation, Proposal, Round, Seconds, View
 
 Sink = Callable[[Event], None]
 
@@ -29,7 +30,8 @@ class Engine:
     """Decodes requests in a continuously refilled batch.
 
     ``prefix`` keeps the key-values of finished requests, so that the next turn of a conversation computes only what
-    is new.
+    is new. ``control`` decides round by round how many drafts are worth verifying; None takes all there are. ``clock``
+    gives seconds.
     """
 
     def __init__(
@@ -40,12 +42,16 @@ class Engine:
         max_batch: int = 8,
         prefill_chunk: int = 512,
         prefix: PrefixCache | None = None,
+        control: Control | None = None,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.max_batch = max_batch
         self.prefill_chunk = prefill_chunk
         self.prefix = prefix
+        self.control = control
+        self.clock = clock
         self.finished: dict[int, Active] = {}
         self._waiting: deque[Active] = deque()
         self._rows: list[Active] = []
@@ -108,7 +114,7 @@ class Engine:
         if row.cancelled:
             self._close(row, "cancelled")
             return
-        start = perf_counter()
+        start = self.clock()
         fresh = row.produced == 0
         known = row.tokens if fresh else row.tokens[:-1]  # a resumed request already has its anchor
         index = len(self._rows)
@@ -118,7 +124,7 @@ class Engine:
             row.stream = TextStream(self.target.tokenizer)
         logits, row.pivot = self._prefill(index, known)
         token = first_token(logits, row) if fresh else None
-        row.seconds = replace(row.seconds, prefill=row.seconds.prefill + perf_counter() - start)
+        row.seconds = replace(row.seconds, prefill=row.seconds.prefill + self.clock() - start)
         if token is not None:
             self._commit(index, [token], accepted=0)
 
@@ -142,13 +148,17 @@ class Engine:
     def _round(self) -> None:
         begin = self._now()
         rows, cache = self._rows, self._cache_of()
-        counts = [self._drafts_wanted(row) for row in rows]
+        wanted = [self._drafts_wanted(row) for row in rows]
+        plan = self.control.plan(rows, wanted, self.drafter) if self.control else Plan(wanted, [])
         chooser = BatchChooser(rows, self.target.info.vocab_size)
         proposal = (
-            self.drafter.propose(_view(rows, self._memory), counts, chooser)
-            if max(counts)
+            self.drafter.propose(_view(rows, self._memory, plan.resting), plan.counts, chooser)
+            if max(plan.counts)
             else _nothing(len(rows), self.target.device)
         )
+        made = proposal.tokens.shape[1]
+        if self.control:
+            proposal = self.control.cut(rows, proposal)
         drafted = self._now()
         anchors = torch.tensor([[row.tokens[-1]] for row in rows], device=proposal.tokens.device)
         tokens = torch.cat([anchors, proposal.tokens], 1)
@@ -168,9 +178,12 @@ class Engine:
             context = len(row.tokens)
             committed = self._commit(index, [*drafts[index][:kept], following[index]], kept)
             source = proposal.source[index] if proposal.source else ""
-            rounds.append((row, Round(sizes[index], kept, committed, context, source=source)))
-        draft = drafted - begin + observed - verified
-        _clock(rounds, draft, verified - drafted, perf_counter() - observed)
+            off = bool(plan.resting) and plan.resting[index] and not sizes[index]
+            rounds.append((row, Round(sizes[index], kept, committed, context, source=source, off=off)))
+        spent = Seconds(0.0, drafted - begin + observed - verified, verified - drafted, self.clock() - observed)
+        _clock(rounds, spent)
+        if self.control:
+            self.control.learn(rounds, made, spent)
 
     def _drafts_wanted(self, row: Active) -> int:
         wanted = self.drafter.max_drafts if row.request.K is None else row.request.K
@@ -259,7 +272,7 @@ class Engine:
         """The clock, after a GPU has done what it was asked: otherwise a draft would seem to cost its launch only."""
         if self.target.device.type == "cuda":
             torch.cuda.synchronize(self.target.device)
-        return perf_counter()
+        return self.clock()
 
     def _cache_of(self) -> Cache:
         if self._cache is None:
@@ -267,11 +280,11 @@ class Engine:
         return self._cache
 
 
-def _view(rows: list[Active], memory: Memory | None) -> View:
+def _view(rows: list[Active], memory: Memory | None, resting: Sequence[bool]) -> View:
     pivots = [row.pivot for row in rows if row.pivot is not None]
     taps = torch.stack(pivots)
     last_two = torch.tensor([row.tokens[-2:] for row in rows], device=taps.device)
-    return View(last_two[:, 1], last_two[:, 0], taps, [row.tokens for row in rows], memory, range(len(rows)))
+    return View(last_two[:, 1], last_two[:, 0], taps, [row.tokens for row in rows], memory, range(len(rows)), resting)
 
 
 def _nothing(rows: int, device: torch.device) -> Proposal:
@@ -280,9 +293,11 @@ def _nothing(rows: int, device: torch.device) -> Proposal:
     )
 
 
-def _clock(rounds: list[tuple[Active, Round]], draft: float, verify: float, other: float) -> None:
+def _clock(rounds: list[tuple[Active, Round]], spent: Seconds) -> None:
     """Note the round and its times; a shared pass counts in full for every request it served."""
     for row, item in rounds:
-        row.rounds.append(replace(item, seconds_draft=draft, seconds_verify=verify, seconds_other=other))
-        spent = row.seconds
-        row.seconds = replace(spent, draft=spent.draft + draft, verify=spent.verify + verify, other=spent.other + other)
+        row.rounds.append(
+            replace(item, seconds_draft=spent.draft, seconds_verify=spent.verify, seconds_other=spent.other)
+        )
+        had = row.seconds
+        row.seconds = Seconds(had.prefill, had.draft + spent.draft, had.verify + spent.verify, had.other + spent.other)

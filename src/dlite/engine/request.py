@@ -74,6 +74,7 @@ class Active:
     stream: Any = None
     finish: str | None = None
     cancelled: bool = False
+    pace: Any = None  # what the scheduler has learned of this request
 
     @property
     def produced(self) -> int:

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from dlite.nn.relay import Relay
 
-Rounds = Mapping[
-    int, "tuple[list[Tensor], int]"
-]  # block -> rows for placeholders 1, 2, ... and the first rejected token
+# Block -> rows for placeholders 1, 2, ... and the first rejected token.
+Rounds = Mapping[int, tuple[list[Tensor], int]]
 
 
 def relay(model: Relay, correction: Tensor, rejected: Tensor, row: Tensor) -> Tensor:

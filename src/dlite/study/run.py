@@ -10,7 +10,7 @@ from typing import Any
 
 from dlite.bench.report import build, read_json, write_json, write_text
 from dlite.bench.run import Arm, BenchSettings, run
-from dlite.bench.suites import in_range, load
+from dlite.bench.workloads import Asked, choose, limits, parse
 from dlite.data.chat import render
 from dlite.provenance import provenance
 from dlite.study.arms import capture, facts, prepare, ready
@@ -26,7 +26,7 @@ def study(
     plan: StudyPlan,
     target: Target,
     data: Sequence[Path],
-    workloads: Mapping[str, Path],
+    workloads: Mapping[str, Path | None],
     out: Path,
     *,
     argv: Sequence[str],
@@ -34,7 +34,10 @@ def study(
     captured: Callable[[int], None] | None = None,
     bar: Bar | None = None,
 ) -> dict[str, Any]:
-    """Run what is missing of a study and write ``study.json``; returns it. ``only`` limits it to some arms."""
+    """Run what is missing of a study and write ``study.json``; returns it. ``only`` limits it to some arms.
+
+    ``workloads`` are files by name; None is the source of a public workload. The plan says how many calls, how long.
+    """
     arms = [arm for arm in plan.arms if not only or arm.name in only]
     first = next(plan.recipe(arm) for arm in plan.arms if arm.recipe)
     material = capture(plan, target, data, out, first.drafter.K, captured)
@@ -70,7 +73,7 @@ def study(
 
 
 def _evaluated(
-    plan: StudyPlan, target: Target, lanes: Sequence[Arm], name: str, path: Path, out: Path, argv: Sequence[str]
+    plan: StudyPlan, target: Target, lanes: Sequence[Arm], name: str, path: Path | None, out: Path, argv: Sequence[str]
 ) -> dict[str, Any]:
     """The bench report of one workload: read if it has these arms, else run, every arm in turn on every call."""
     place = out / "eval" / f"{name}.json"
@@ -78,10 +81,9 @@ def _evaluated(
         report = read_json(place)
         if [arm["name"] for arm in report["arms"]][1:] == [lane.name for lane in lanes]:
             return report
-    calls = in_range(
-        load(path, workload=name, max_new_tokens=plan.max_new_tokens), render, target.tokenizer,
-        max_context=plan.max_context, n=plan.calls, seed=plan.seed,
-    )  # fmt: skip
+    (item,) = parse(name if path is None else f"{name}={path}")
+    asked = Asked(plan.calls, plan.max_new_tokens, 0, plan.max_context)
+    calls = choose(item, target, limits(item, asked, target.info.context_length), plan.seed)
     result = run(target, lanes, calls, render=render, settings=BenchSettings(seed=plan.seed), progress=True)
     report = build(result, argv=argv)
     write_json(report, place)

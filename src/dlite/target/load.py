@@ -24,12 +24,12 @@ def load_target(name: str, *, device: str = "cpu", dtype: str = "float32") -> HF
     """A target by built-in name, hub id, folder or .gguf file. Errors: ``TargetError``."""
     if dtype not in DTYPES:
         raise TargetError(f"dtype {dtype!r} is not known. Expected one of {', '.join(DTYPES)}.")
-    return load_hf(_resolve(name), name=name, device=device, dtype=DTYPES[dtype])
+    return load_hf(resolve(name), name=name, device=device, dtype=DTYPES[dtype])
 
 
 def load_info(name: str) -> TargetInfo:
     """The sizes of a target, without its weights. Errors: ``TargetError``."""
-    return read_info(_resolve(name), name)
+    return read_info(resolve(name), name)
 
 
 def load_tokenizer(name: str) -> Any:
@@ -37,14 +37,14 @@ def load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(_resolve(name))
+        return AutoTokenizer.from_pretrained(resolve(name))
     except (OSError, ValueError) as error:
         raise TargetError(
             f"no tokenizer for {name!r}: {str(error).splitlines()[0]} Give a target's name or folder."
         ) from None
 
 
-def _resolve(name: str) -> str:
+def resolve(name: str) -> str:
     """What transformers can load: a hub id or folder as it is, a built-in name or a GGUF file converted."""
     if name in BUILTIN:
         return str(converted(packaged_gguf(name)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlite.traces.chats import record_id
-from dlite.traces.trace import Trace, Unusable, make_trace
+from dlite.traces.trace import Trace, UnusableError, make_trace
 
 
 def is_mini_swe(record: Mapping[str, Any]) -> bool:
@@ -49,7 +49,7 @@ def read_tau_bench(record: Mapping[str, Any], name: str) -> Trace:
 
 def _entry(message: Any) -> dict[str, Any]:
     if not isinstance(message, Mapping):
-        raise Unusable("a message that is not an object")
+        raise UnusableError("a message that is not an object")
     answered = message.get("tool_call_ids")
     first = answered[0] if isinstance(answered, Sequence) and answered else None
     return {**message, "tool_call_id": message.get("tool_call_id") or first}
@@ -60,7 +60,7 @@ def _steps(steps: Sequence[Any]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for step in steps:
         if not isinstance(step, Mapping) or not isinstance(step.get("response"), str):
-            raise Unusable("a step without a response")
+            raise UnusableError("a step without a response")
         if not messages:
             query = step.get("query")
             messages += [_entry(m) for m in query] if isinstance(query, list) else []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dlite.errors import DataError, DliteError, require
-from dlite.traces.trace import Trace, Unusable, make_trace
+from dlite.traces.trace import Trace, UnusableError, make_trace
 
 PACKAGE, PREFIX = "bfcl_eval", "bfcl:"
 BACKENDS = "bfcl_eval.constants.executable_backend_config"
@@ -42,7 +42,7 @@ def read_bfcl(record: Mapping[str, Any], name: str) -> Trace:
     identity, questions = str(record.get("id", name)), record["question"]
     answers = _answers(identity)
     if answers is None or len(answers) != len(questions):
-        raise Unusable("a BFCL session without its answer key")
+        raise UnusableError("a BFCL session without its answer key")
     simulators = _simulators(record, identity)
     messages: list[dict[str, Any]] = []
     turns = []
@@ -89,14 +89,14 @@ def _simulators(record: Mapping[str, Any], identity: str) -> list[Any]:
     made, config = [], record.get("initial_config") or {}
     for name in record["involved_classes"]:
         if name not in backends.CLASS_FILE_PATH_MAPPING:
-            raise Unusable("a BFCL session with an unknown class")
+            raise UnusableError("a BFCL session with an unknown class")
         simulator = getattr(importlib.import_module(backends.CLASS_FILE_PATH_MAPPING[name]), name)()
         if name not in backends.STATELESS_CLASSES:
             long = "long_context" in identity
             try:
                 simulator._load_scenario(copy.deepcopy(config.get(name, {})), long_context=long)
             except Exception:  # a scenario of someone else's making
-                raise Unusable("a BFCL session whose scenario does not load") from None
+                raise UnusableError("a BFCL session whose scenario does not load") from None
         made.append(simulator)
     return made
 
@@ -105,11 +105,11 @@ def _performed(call: str, simulators: list[Any]) -> tuple[dict[str, Any], str]:
     """A call of the answer key as a tool call, and what its simulator says to it."""
     node = ast.parse(call, mode="eval").body
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        raise Unusable("a BFCL answer that is not a call")
+        raise UnusableError("a BFCL answer that is not a call")
     name = node.func.id
     methods = [getattr(one, name) for one in simulators if not name.startswith("_") and hasattr(one, name)]
     if not methods:
-        raise Unusable("a BFCL answer that calls an unknown function")
+        raise UnusableError("a BFCL answer that calls an unknown function")
     given = [ast.literal_eval(a) for a in node.args]
     arguments = dict(zip(inspect.signature(methods[0]).parameters, given, strict=False))
     arguments |= {word.arg: ast.literal_eval(word.value) for word in node.keywords if word.arg}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dlite.data.rows import SPEAKERS
-from dlite.traces.trace import Trace, Unusable, make_trace
+from dlite.traces.trace import Trace, UnusableError, make_trace
 
 REQUESTS, RESPONSES = ("request", "body", "input", "kwargs"), ("response", "output", "completion")
 IDS = ("id", "custom_id", "request_id", "conversation_id", "task_id")
@@ -68,7 +68,7 @@ def _response(record: Mapping[str, Any]) -> Any:
 
 def _spoken(message: Any) -> dict[str, Any]:
     if not isinstance(message, Mapping):
-        raise Unusable("a message that is not an object")
+        raise UnusableError("a message that is not an object")
     speaker, text = message.get("from", message.get("role")), message.get("value", message.get("content"))
     role = SPEAKERS.get(speaker) if isinstance(speaker, str) else None
     if speaker == "function_call" and (calls := _calls(text)):

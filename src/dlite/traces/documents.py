@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dlite.traces.trace import Trace, Unusable, make_trace
+from dlite.traces.trace import Trace, UnusableError, make_trace
 
 LOCOMO = "Below is a conversation between two people, over several days.\n\n{text}\n\n{question}\nAnswer with a short phrase."
 QMSUM = "Below is the transcript of a meeting.\n\n{text}\n\n{question}"
@@ -57,7 +57,7 @@ def read_longbench(record: Mapping[str, Any], name: str) -> Trace:
     texts = [row.get(key) for key in ("question", *(f"choice_{letter}" for letter in LETTERS))]
     parts = [text for text in texts if isinstance(text, str) and text]
     if len(parts) < len(texts):
-        raise Unusable("a question without its four choices")
+        raise UnusableError("a question without its four choices")
     choices = "\n".join(f"({letter}) {text}" for letter, text in zip(LETTERS, parts[1:], strict=True))
     content = _filled(LONGBENCH, text=row["context"].strip(), question=parts[0], choices=choices)
     identity = str(row.get("_id") or name.removesuffix("_context.txt"))
@@ -67,7 +67,7 @@ def read_longbench(record: Mapping[str, Any], name: str) -> Trace:
 def _asked(name: Any, layout: str, form: str, text: str, questions: list[Any]) -> Iterator[Trace]:
     usable = [q for q in questions if isinstance(q, str) and q.strip()]
     if not text.strip() or not usable:
-        raise Unusable("a dialogue without text or without questions")
+        raise UnusableError("a dialogue without text or without questions")
     for number, question in enumerate(usable, 1):
         message = {"role": "user", "content": _filled(form, text=text, question=question)}
         yield make_trace(f"{name}-q{number}", layout, [message], cut=0)

@@ -12,7 +12,7 @@ from typing import Any
 from dlite.traces import agents, bfcl, chats, documents
 from dlite.traces.files import read_records
 from dlite.traces.skipped import Skipped
-from dlite.traces.trace import Trace, Unusable
+from dlite.traces.trace import Trace, UnusableError
 
 Record = Mapping[str, Any]
 UNKNOWN = "a layout that is not known"
@@ -57,7 +57,7 @@ def read_traces(source: str | Path, skipped: Skipped) -> Iterator[Trace]:
                 else:
                     seen.add(mark)
                     yield trace
-        except Unusable as reason:
+        except UnusableError as reason:
             skipped.note(str(reason), place)
 
 
@@ -66,7 +66,7 @@ def _traces(record: Record, place: str) -> Iterable[Trace]:
         if layout.fits(record):
             found = layout.read(record, place)
             return [found] if isinstance(found, Trace) else found
-    raise Unusable(UNKNOWN)
+    raise UnusableError(UNKNOWN)
 
 
 def _digest(trace: Trace) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 from dlite.data.chat import encode, render
 from dlite.errors import DataError, TargetError
 from dlite.traces.plain import plain_messages, plain_text
-from dlite.traces.trace import Message, Tool, Trace, Unusable
+from dlite.traces.trace import Message, Tool, Trace, UnusableError
 
 REFUSED = "a turn that the target's chat template refuses; --plain writes it as text"
 SLACK = 8  # tokens that a cut may cost or save when its two sides meet
@@ -29,7 +29,7 @@ class Renderer:
     system: bool = True
 
     def ids(self, trace: Trace, place: int) -> tuple[int, ...]:
-        """Token ids of messages[:place], where the assistant goes on. Errors: ``Unusable``."""
+        """Token ids of messages[:place], where the assistant goes on. Errors: ``UnusableError``."""
         messages = trace.messages[:place]
         try:
             if not self.plain:
@@ -39,12 +39,12 @@ class Renderer:
                 return tuple(encode(self.tokenizer, plain_text(plain)))
             return tuple(render(self.tokenizer, plain))
         except DataError:
-            raise Unusable(REFUSED) from None
+            raise UnusableError(REFUSED) from None
 
     def fitted(self, trace: Trace, limit: int) -> Trace:
         """A trace whose first prompt has at most ``limit`` tokens: the message it may cut has lost its middle.
 
-        The first and the last tokens stay, as many of each, as LongBench v2 does. Errors: ``Unusable``.
+        The first and the last tokens stay, as many of each, as LongBench v2 does. Errors: ``UnusableError``.
         """
         if trace.cut is None:
             return trace
@@ -63,7 +63,7 @@ class Renderer:
             if over <= 0:
                 return shorter
             keep -= over + SLACK
-        raise Unusable("a question too long for the context even without its text")
+        raise UnusableError("a question too long for the context even without its text")
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))

@@ -21,7 +21,7 @@ ROLES = {
 SHELL = re.compile(r"```(?:bash|sh|shell|console)\s*\n(?:\s*cd\s+\S+\s*&&)?\s*([\w./-]{1,24})?")
 
 
-class Unusable(Exception):
+class UnusableError(Exception):
     """A record that cannot be replayed. The text is the reason, with none of the record's contents in it."""
 
 
@@ -59,13 +59,13 @@ def make_trace(
     turns: Sequence[int] | None = None,
     cut: int | None = None,
 ) -> Trace:
-    """A trace of messages as a log has them; by default every assistant turn is replayed. Errors: ``Unusable``."""
+    """A trace of messages as a log has them; by default every assistant turn is replayed. Errors: ``UnusableError``."""
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
-        raise Unusable("no messages")
+        raise UnusableError("no messages")
     clean = tuple(_message(m) for m in messages)
     places = assistant_turns(clean) if turns is None else tuple(turns)
     if not places:
-        raise Unusable("no turn for the assistant to write")
+        raise UnusableError("no turn for the assistant to write")
     return Trace(mended(id)[:200], layout, clean, places, tuple(tool_list(tools)), cut)
 
 
@@ -87,11 +87,11 @@ def tool_list(tools: Any) -> list[Tool]:
         try:
             tools = json.loads(tools)
         except (ValueError, RecursionError):
-            raise Unusable("tools that are not JSON") from None
+            raise UnusableError("tools that are not JSON") from None
     if not tools:
         return []
     if not isinstance(tools, list) or not all(isinstance(t, Mapping) for t in tools):
-        raise Unusable("tools that are not a list of objects")
+        raise UnusableError("tools that are not a list of objects")
     return [t if "function" in t or "type" in t else {"type": "function", "function": t} for t in tools]
 
 
@@ -113,14 +113,14 @@ def mended(text: str) -> str:
 
 def _message(raw: Any) -> Message:
     if not isinstance(raw, Mapping):
-        raise Unusable("a message that is not an object")
+        raise UnusableError("a message that is not an object")
     role = ROLES.get(raw["role"]) if isinstance(raw.get("role"), str) else None
     if role is None:
-        raise Unusable("a message with an unknown role")
+        raise UnusableError("a message with an unknown role")
     message: dict[str, Any] = {"role": role, "content": mended(_text(raw.get("content")))}
     calls = raw.get("tool_calls") or ([raw["function_call"]] if raw.get("function_call") else [])
     if not isinstance(calls, list):
-        raise Unusable("tool calls that are not a list")
+        raise UnusableError("tool calls that are not a list")
     if calls and role == "assistant":
         message["tool_calls"] = [_call(c) for c in calls]
     for key in ("tool_call_id", "name"):
@@ -135,23 +135,23 @@ def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise Unusable("a message whose content is not text")
+        raise UnusableError("a message whose content is not text")
     texts = [p.get("text", p.get("value")) if isinstance(p, Mapping) else p for p in content]
     if not all(isinstance(text, str) for text in texts):
-        raise Unusable("a message with images or other parts that are not text")
+        raise UnusableError("a message with images or other parts that are not text")
     return "".join(texts)
 
 
 def _call(raw: Any) -> dict[str, Any]:
     function = raw.get("function", raw) if isinstance(raw, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise Unusable("a tool call without a name")
+        raise UnusableError("a tool call without a name")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         arguments = mended(arguments)
     elif arguments is None:
         arguments = {}
     elif not isinstance(arguments, Mapping):
-        raise Unusable("a tool call whose arguments are not an object")
+        raise UnusableError("a tool call whose arguments are not an object")
     call = {"type": "function", "function": {"name": mended(function["name"]), "arguments": arguments}}
     return {"id": raw["id"], **call} if isinstance(raw.get("id"), str) else call

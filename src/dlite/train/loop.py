@@ -33,6 +33,7 @@ from dlite.errors import ConfigError, DataError, DliteError
 from dlite.features.blocks import Blocks
 from dlite.nn.losses import LossSum
 from dlite.target.base import Target
+from dlite.train.calibrate import calibrate
 from dlite.train.card import write_card
 from dlite.train.muon import Muon
 from dlite.train.source import Source
@@ -318,6 +319,10 @@ class _Run:
         if self.accelerator.is_main_process:
             save_drafter(network, folder, self.target.info, dtype=torch.bfloat16)
             write_card(folder, self.out, network, self.target.info, self.recipe)
+            if getattr(network.config, "confidence", False):
+                calibrate(
+                    folder, self.target, self._copy(network).freeze(), self.held_out, self.recipe.train.eval_tokens
+                )
         return folder
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,8 @@ def train_from_files(
         start, provenance = load_drafter(shipped_folder(target) if init == "shipped" else init, target.info)
         check_copies(provenance, target, start.config.draft_vocab)
     config = _config(recipe, target.info, conversations)
+    if start is not None and getattr(config, "confidence", False):
+        start = with_confidence(start)
     if start is not None:
         if start.name != recipe.drafter.kind:
             raise ConfigError(
@@ -72,6 +74,16 @@ def train_from_files(
     source = _source(recipe, config, target, conversations, stores)
     prompts = [_opening(c) for c in _spread(held, recipe.train.eval_prompts)]
     return train(recipe, config, target, source, out, held_out=prompts, init=start, report=report)
+
+
+def with_confidence(drafter: Any) -> Any:
+    """The same DLite with a fresh confidence head, which says 1/2 of every draft; as it is if it has one."""
+    if getattr(drafter.config, "confidence", True):
+        return drafter
+    network = type(drafter)(replace(drafter.config, confidence=True))
+    weights = {f"confidence_head.{name}": torch.zeros_like(p) for name, p in network.confidence_head.named_parameters()}
+    network.load_state_dict(drafter.state_dict() | weights)
+    return network
 
 
 def capture_settings(recipe: Recipe, info: TargetInfo, history: int | None = None) -> CaptureSettings:

@@ -70,7 +70,8 @@ def stage_network(
         _part(network, part).load_state_dict(_part(teacher, part).state_dict())
     network.requires_grad_(True)
     for part in stage.freeze:
-        _part(network, part).requires_grad_(False)
+        own = getattr(network, part, None)
+        (own if isinstance(own, torch.nn.Parameter) else _part(network, part)).requires_grad_(False)
     return network
 
 
