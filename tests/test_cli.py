@@ -93,7 +93,18 @@ def test_generate_is_the_same_with_and_without_a_drafter(dlite: Run, target: Pat
         status, out, _ = dlite(*asked, "--drafter", name)
         assert status == 0
         answers.append(json.loads(out))
-    fields = {"text", "token_ids", "finish", "prompt_tokens", "rounds", "tau", "acceptance_by_position", "seconds"}
+    fields = {
+        "text",
+        "token_ids",
+        "finish",
+        "prompt_tokens",
+        "rounds",
+        "rounds_off",
+        "drafts_per_round",
+        "tau",
+        "acceptance_by_position",
+        "seconds",
+    }
     assert [a.keys() for a in answers] == [fields, fields]
     plain, drafted = answers
     assert {k: plain[k] for k in ("text", "token_ids", "finish")} == {

@@ -49,12 +49,12 @@ def test_greedy_output_is_plain_decoding(case: Any, hf: HFTarget) -> None:
 
 
 @pytest.mark.parametrize("case", ALL, ids=label)
-@pytest.mark.parametrize("rule", ["rejection", "block", "match"])
-def test_sampled_output_has_the_targets_frequencies(case: Any, rule: Any) -> None:
-    """400 seeds against the exact law of two tokens; the rules themselves are proved exact elsewhere."""
+def test_sampled_output_has_the_targets_frequencies(case: Any) -> None:
+    """400 seeds against the exact law of two tokens: the q that is kept is the q that was sampled. The rules themselves
+    are proved exact elsewhere."""
     target = ToyTarget(vocab_size=4, sharpness=1.0, stop=False)
     drafter = ready(case, target, K=2)
-    requests = [Request((1, 2), 2, sampling=SamplingParams(temperature=1.0, rule=rule, seed=s)) for s in range(400)]
+    requests = [Request((1, 2), 2, sampling=SamplingParams(temperature=1.0, seed=s)) for s in range(400)]
     counts = torch.zeros(4, 4)
     for result in decode(target, drafter, requests, max_batch=200):
         counts[result.token_ids] += 1

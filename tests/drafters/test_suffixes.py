@@ -68,9 +68,9 @@ def test_counts_are_counts(text: list[int], depth: int) -> None:
 def test_a_copy_goes_on_and_a_forked_path_loses_by_its_odds() -> None:
     tree = Suffixes()
     tree.extend([1, 2, 3, 4, 5, 6, 9, 1, 2, 3, 4, 5])
-    assert tree.best(tree.ids, 3) == suffixes.Path([6, 9, 1], 3.0)
+    assert tree.best(tree.ids, 3) == suffixes.Path([6, 9, 1], 3.0, [1.0, 1.0, 1.0])
     tree.extend([8, 2, 3, 4, 5])  # after 5 came 6 and 8, the newer one wins
-    assert tree.best(tree.ids, 3) == suffixes.Path([8, 2, 3], 1.5)
+    assert tree.best(tree.ids, 3) == suffixes.Path([8, 2, 3], 1.5, [0.5, 1.0, 1.0])
 
 
 def test_drafts_are_no_longer_than_the_match() -> None:

@@ -109,7 +109,7 @@ def needed_history(recipe: Recipe, config: Any) -> int:
     windows = [stage.window for stage in recipe.stages if stage.window]
     networks = [config, *(teacher_config(config, window) for window in windows)]
     with torch.device("meta"):
-        return max(make(one).history for one in networks)
+        return max(int(make(one).history) for one in networks)
 
 
 def _config(recipe: Recipe, info: TargetInfo, conversations: Sequence[Conversation]) -> Any:
