@@ -26,7 +26,7 @@ def changed(report: Report, **speedup: float | None) -> Report:
 @pytest.mark.parametrize(
     ("value", "low", "high", "words", "flags"),
     [
-        (1.5, 1.2, 1.8, "Use good: on these calls it decodes 1.50× as fast as plain decoding.", True),
+        (1.5, 1.2, 1.8, "Use good: on these 9 calls it decodes 1.50× as fast as plain decoding.", True),
         (1.1, 0.9, 1.3, "Too close to call: good decodes 1.10× as fast as plain decoding, within error.", True),
         (1.1, None, None, "Too close to call", True),
         (0.8, 0.7, 0.9, "Leave speculation off: good, the best arm, decodes at 0.80×", False),

@@ -62,7 +62,9 @@ def advice(report: Report, flags: Flags) -> dict[str, Any]:
         return _said(
             f"Too close to call: {best['name']} decodes {words}, within error.", sentences, flags.get(best["name"], ())
         )
-    return _said(f"Use {best['name']}: on these calls it decodes {words}.", sentences, flags.get(best["name"], ()))
+    return _said(
+        f"Use {best['name']}: on these {row['calls']} calls it decodes {words}.", sentences, flags.get(best["name"], ())
+    )
 
 
 def _said(headline: str, sentences: Sequence[str], flags: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:

@@ -13,7 +13,7 @@ Report = dict[str, Any]
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 SPAN_HEADER = ("kind of text", "arm", "tokens", "share of tokens", "accepted drafts [95%]")
 PARTS = ("prefill", "draft", "verify", "other")
-HEADER = ("calls", "tau [95%]", "round cost c", "decode speed-up [95%]", "whole call [95%]", *PARTS)
+HEADER = ("tau [95%]", "round cost c", "decode speed-up [95%]", "whole call [95%]", *PARTS)
 GROUPED = {"all": "", "context": "context tokens", "turn": "turn", "tool": "tool"}
 
 
@@ -28,7 +28,6 @@ def html(report: Report) -> str:
         cards=_cards(report),
         pictures=pictures(report),
         colors=arm_colors(report),
-        header=HEADER,
         tables=_tables(report),
         span_header=SPAN_HEADER,
         spans=_spans(report),
@@ -106,12 +105,15 @@ def _span(estimate: dict[str, float | None] | None) -> str:
 
 
 def _tables(report: Report) -> list[dict[str, Any]]:
-    """One table for each way of grouping: rows of text, the group first."""
+    """One table for each way of grouping, the group first; columns that nothing is known for are left out."""
     tables = []
     for by, title in GROUPED.items():
         rows = [row for row in report["figures"] if row["by"] == by]
         if rows and not (by == "tool" and {row["group"] for row in rows} == {"no tool"}):
-            tables.append({"title": title, "rows": [_cells(row) for row in rows]})
+            cells = [_cells(row) for row in rows]
+            known = [i for i, column in enumerate(zip(*cells, strict=True)) if set(column) != {"-"}]
+            header = (title, "arm", "log rows" if report["source"] == "server" else "calls", *HEADER)
+            tables.append({"header": [header[i] for i in known], "rows": [[row[i] for i in known] for row in cells]})
     return tables
 
 
@@ -165,6 +167,9 @@ def _read(report: Report) -> list[str]:
         turns = report["turns"]
         traces = len({turn["trace"] for turn in turns})
         lines.append(f"{plural(len(turns), 'turn')} of {plural(traces, 'conversation')} replayed")
+    else:
+        whole = report["figures"][0]
+        lines.append(f"{plural(whole['rounds'], 'round')} in {plural(whole['calls'], 'row')} of the log")
     for one in reading["skipped"]:
         places = f": {'; '.join(one['places'])}" if one["places"] else ""
         more = ", ..." if len(one["places"]) < one["count"] and places else ""

@@ -58,8 +58,9 @@ def _contexts(figure: Any, report: Report) -> bool:
     groups, colors = _groups(report, "context"), arm_colors(report)
     if not groups or not colors:
         return False
-    panels = [("tau", "tokens a round, and its cost in plain steps")]
-    if any(row["speedup"] for row in report["figures"] if row["by"] == "context" and row["arm"] in colors):
+    priced = any(row["speedup"] for row in report["figures"] if row["by"] == "context" and row["arm"] in colors)
+    panels = [("tau", "tokens a round, and its cost in plain steps" if priced else "tokens a round")]
+    if priced:
         panels.append(("speedup", "decode speed-up over plain"))
     figure.set_size_inches(WIDTH, 3.0)
     for place, (key, title) in enumerate(panels, 1):
@@ -127,12 +128,13 @@ def _spans(figure: Any, report: Report) -> bool:
         return False
     colors = arm_colors(report)
     places = [i + (0.5 if name == COPIED else 0.0) for i, name in enumerate(names)]
-    figure.set_size_inches(WIDTH, 0.8 + 0.46 * len(names) * max(1, 0.45 * len(colors)))
+    figure.set_size_inches(WIDTH / 2, 0.8 + 0.56 * len(names) * max(1, 0.4 * len(colors)))
     panel = axes(figure, "x")
     labels = []
     for place, name in zip(places, names, strict=True):
         rows = {row["arm"]: row for row in report["spans"] if row["span"] == name}
-        labels.append(f"{name}  ({next(iter(rows.values()))['share']:.0%} of tokens)")
+        share = next(iter(rows.values()))["share"]
+        labels.append(name.replace(" the ", "\nthe ") + f"\n{share:.0%} of tokens")
         for order, (arm, number) in enumerate(colors.items()):
             if arm in rows and rows[arm]["accepted"]:
                 y = place + 0.6 * ((order + 0.5) / len(colors) - 0.5)
@@ -149,13 +151,13 @@ def _tools(figure: Any, report: Report) -> bool:
     names, colors = _groups(report, "tool")[:MOST_TOOLS], arm_colors(report)
     if not colors or set(names) <= {NO_TOOL}:
         return False
-    figure.set_size_inches(WIDTH, 0.8 + 0.4 * len(names) * max(1, 0.5 * len(colors)))
+    figure.set_size_inches(WIDTH / 2, 0.8 + 0.4 * len(names) * max(1, 0.5 * len(colors)))
     panel = axes(figure, "x")
     most, labels = 2.0, []
     for place, name in enumerate(names):
         rows = {arm: _row(report, "tool", name, arm) for arm in colors}
         calls = max((row["calls"] for row in rows.values() if row), default=0)
-        labels.append(f"{name if len(name) < 29 else name[:27] + '…'}  ({calls})")
+        labels.append(f"{name if len(name) < 22 else name[:20] + '…'} ({calls})")
         for order, (arm, number) in enumerate(colors.items()):
             if rows[arm] and rows[arm]["tau"]:
                 y = place + 0.6 * ((order + 0.5) / len(colors) - 0.5)
@@ -175,7 +177,7 @@ def _time(figure: Any, report: Report) -> bool:
     rows = [row for row in report["reuse"] if row["arm"] in shown]
     if not rows:
         return False
-    figure.set_size_inches(WIDTH, 0.9 + 0.42 * len(rows))
+    figure.set_size_inches(WIDTH / 2, 0.9 + 0.46 * len(rows))
     panel = axes(figure, "x")
     longest = 0.0
     for index, row in enumerate(rows):
@@ -187,10 +189,10 @@ def _time(figure: Any, report: Report) -> bool:
         panel.annotate(f"{left:.3g} s", (left, index), xytext=(5, 0), textcoords="offset points", va="center")
         longest = max(longest, left)
     both = len({row["reuse"] for row in rows}) > 1
-    names = [f"{row['arm']}, reuse {row['reuse']}" if both else row["arm"] for row in rows]
+    names = [f"{row['arm']}\nreuse {row['reuse']}" if both else row["arm"] for row in rows]
     panel.set_yticks(range(len(rows)), names)
     panel.set_ylim(len(rows) - 0.4, -0.6)
-    panel.set_xlim(0, 1.12 * longest or 1)
+    panel.set_xlim(0, 1.25 * longest or 1)
     panel.set_xlabel("seconds a call")
     return True
 
@@ -236,7 +238,7 @@ def _memory(figure: Any, report: Report) -> bool:
         ("target key-values", SOFT, [_at(rows, "plain", c, "kv_bytes") for c in contexts])
     ]
     lines += [(arm, color_of(n), [_at(rows, arm, c, "state_bytes") for c in contexts]) for arm, n in colors.items()]
-    figure.set_size_inches(WIDTH, 0.8 + 0.46 * len(lines))
+    figure.set_size_inches(WIDTH / 2, 0.8 + 0.46 * len(lines))
     panel = axes(figure, "x")
     panel.set_xscale("log")
     for index, (_, color, values) in enumerate(lines):
@@ -246,8 +248,9 @@ def _memory(figure: Any, report: Report) -> bool:
         panel.annotate(size(values[-1]), (shown[-1], index), xytext=(8, 0), textcoords="offset points", va="center")
     low = min((max(v, 1.0) for *_, values in lines for v in values), default=1.0)
     high = max((v for *_, values in lines for v in values), default=1.0)
-    panel.set_xlim(low / 3, high * 12)
-    powers = [10**i for i in range(0, 16) if low / 3 <= 10**i <= high * 12]
+    panel.set_xlim(low / 3, high * 50)
+    powers = [10**i for i in range(0, 16) if low / 3 <= 10**i <= high * 50]
+    powers = powers[:: 1 + len(powers) // 5]
     panel.set_xticks(powers, [size(p) for p in powers])
     panel.minorticks_off()
     panel.set_yticks(range(len(lines)), [name for name, *_ in lines])
