@@ -59,7 +59,7 @@ def hybrid_of_a_model_with_history(target: Target, K: int) -> Hybrid:
 # (name, recipe settings): one line a drafter and variant. The contract runs over all of them.
 TRAINED: list[tuple[str, dict[str, Any]]] = [
     ("dlite", {}),
-    ("dlite", {"window": 5}),
+    ("dlite", {"window": 5, "options": {"query": "taps"}}),
     ("dlite", {"options": {"join": "features", "start": "random"}}),
     ("dlite", {"anchor_group": 2, "draft_vocab": True}),
     ("dlite", {"options": {"confidence": True}}),
@@ -213,4 +213,6 @@ class _Ear:
         return self.inner.choose(slot, logits, ids)
 
     def select(self, index: Sequence[int]) -> Chooser:
-        raise NotImplementedError("a composed drafter is listened to part by part")
+        ear = _Ear(self.inner.select(index))
+        ear.slots = self.slots
+        return ear

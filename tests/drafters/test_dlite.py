@@ -18,7 +18,7 @@ from tests.support import tiny_drafter
 TARGET = ToyTarget()
 VARIANTS: list[dict[str, Any]] = [
     {}, {"anchor_group": 2}, {"placeholder": "token"}, {"last_tap": "normed"}, {"draft_vocab": (1, 3, 4, 7, 9)},
-    {"history_window": 3},
+    {"history_window": 3}, {"query": "taps"},
 ]  # fmt: skip
 
 
@@ -114,3 +114,13 @@ def test_only_the_last_layers_tap_is_normed_wherever_it_stands() -> None:
             drafter.taps = taps
         scaled = View(seen.anchor, seen.before, seen.taps * torch.tensor(factors)[:, None], [])
         torch.testing.assert_close(proposed(normed, seen, [4, 4])[1], proposed(raw, scaled, [4, 4])[1])
+
+
+def test_taps_join_the_query_rows_once_their_matrix_has_left_zero() -> None:
+    words, taps = tiny_drafter(TARGET), tiny_drafter(TARGET, query="taps")
+    taps.start(TARGET, torch.Generator().manual_seed(3))
+    words.load_state_dict({k: v for k, v in taps.state_dict().items() if k != "query_fuse.weight"})
+    block = BlockInput(view(3, 4).taps, view(3, 4).anchor, view(3, 4).before, torch.ones(3, 4, dtype=torch.long))
+    assert torch.equal(words(block).logits, taps(block).logits)
+    torch.nn.init.normal_(taps.query_fuse.weight)
+    assert not torch.allclose(words(block).logits, taps(block).logits)

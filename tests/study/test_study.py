@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from dlite.config import parse_recipe
-from dlite.data.conversations import to_record
+from dlite.data.conversations import is_held_out, to_record
 from dlite.errors import ConfigError, DataError
 from dlite.study.plan import StudyPlan, load_plan, scaled
 from dlite.study.run import study
 from dlite.study.tables import markdown, read_study
 from dlite.target.toy import ToyTarget
-from tests.features.support import several
+from tests.features.support import conversation, several
 
 TOY = ToyTarget(stop=False)
 
@@ -44,7 +44,9 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     for kind in ("dlite", "dflash"):
         (folder / f"{kind}.toml").write_text(RECIPE.format(kind=kind))
-    (folder / "answers.jsonl").write_text("".join(json.dumps(to_record(c)) + "\n" for c in several(8)))
+    held = next(name for name in map(str, range(1000)) if is_held_out(name))
+    answers = [*several(8), conversation(TOY, held)]
+    (folder / "answers.jsonl").write_text("".join(json.dumps(to_record(c)) + "\n" for c in answers))
     prompts = [[1, 2, 3], [4, 5, 6, 7], [8, 9, 1, 2, 3]]
     (folder / "work.jsonl").write_text("".join(json.dumps({"prompt_ids": ids}) + "\n" for ids in prompts))
     return folder
@@ -81,6 +83,8 @@ def test_a_study_trains_measures_and_tells(material: Path, tmp_path: Path) -> No
     assert facts["dlite"]["anchor_views"] == facts["dflash"]["anchor_views"] == 12 * 8
     assert facts["dlite"]["stages"] == [["first", 9], ["second", 3]]
     assert facts["dflash-cut"]["state_bytes"]["8192"] < facts["dflash"]["state_bytes"]["8192"]
+    assert facts["dlite"]["fixed"]["longer"]["value"] == 0
+    assert facts["dflash"]["fixed"]["anchors"] == facts["dlite"]["fixed"]["anchors"] > 0
     assert {row["arm"] for row in record["figures"]} == {"plain", "dlite", "dflash", "dflash-cut"}
     times = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors") if "cut" not in str(p)}
     assert go()["figures"] == record["figures"]
@@ -88,6 +92,7 @@ def test_a_study_trains_measures_and_tells(material: Path, tmp_path: Path) -> No
     page = markdown(read_study(tmp_path / "study.json"))
     assert page == markdown(record)
     assert "| dflash-cut |" in page
+    assert "held-out anchors of 1 conversations" in page
     assert "Published, not ours" in page
     tau = next(r for r in record["figures"] if r["arm"] == "dlite" and r["context"] == "all")["tau"]["value"]
     assert f"{tau:.2f}" in page

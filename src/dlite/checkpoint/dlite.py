@@ -37,7 +37,7 @@ OWN_KEYS = {"placeholder", "last_tap", "draft_vocab_size", "target", "tokenizer_
 
 def can_say(config: DLiteConfig) -> bool:
     """False for the controls of the study, which have no place in this layout."""
-    return not config.history_window and config.join == "sequence"
+    return not config.history_window and config.join == "sequence" and config.query == "words"
 
 
 def write(drafter: DLite, info: TargetInfo, dtype: torch.dtype, *, published: bool) -> dict[str, Any]:

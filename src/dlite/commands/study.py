@@ -21,7 +21,10 @@ def study(
     data: Annotated[list[Path] | None, typer.Option(help="Files made by dlite regenerate.")] = None,
     workload: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=FILE to be measured on, or a name from dlite workloads; may be given more than once."),
+        typer.Option(
+            help="NAME=FILE to decode, or a name from dlite workloads; may be given more than once. Without any, arms are "
+            "compared at held-out anchors only."
+        ),
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only these arms; may be given more than once.")] = None,
     render: Annotated[
@@ -43,8 +46,8 @@ def study(
         write_text(markdown(read_study(out / "study.json")), render)
         print(f"page: {render}")
         return
-    if not data or not workload:
-        raise DliteError("give --data and --workload at least once each, or --render. See: dlite study --help")
+    if not data:
+        raise DliteError("give --data at least once, or --render. See: dlite study --help")
     from dlite.api import load_target
     from dlite.progress import counting_bar
 
@@ -55,7 +58,7 @@ def study(
     target = load_target(wanted.target)
     with counting_bar("capture", wanted.conversations) as advance:
         record = run(
-            wanted, target, data, _named(workload), out, argv=sys.argv, only=only or (),
+            wanted, target, data, _named(workload or []), out, argv=sys.argv, only=only or (),
             captured=lambda blocks: advance(1, f"{blocks} blocks"), bar=_arm_bar,
         )  # fmt: skip
     write_text(markdown(record), out / "results.md")

@@ -47,8 +47,9 @@ class DLiteConfig:
     ``last_tap`` says whether the last layer's tap is taken before or after the target's final norm.
     ``history_window`` > 0 also shows it that many fused positions before the pivot, kept as keys and values: the teacher
     of the two-stage recipe, and the windowed control. ``join`` "features" makes one context row of all taps instead of a
-    row each; ``start`` "random" leaves out the start from the target's matrices. Both are controls. ``confidence`` adds
-    the head that says how likely each draft is kept (2607.05147): c_i = sigmoid(w [h_i ; E_R[p]] + b).
+    row each; ``start`` "random" leaves out the start from the target's matrices. Both are controls. ``query`` "taps" adds
+    the context rows, fused by a matrix that starts at zero, to every query row. ``confidence`` adds the head that says how
+    likely each draft is kept (2607.05147): c_i = sigmoid(w [h_i ; E_R[p]] + b).
     """
 
     backbone: BackboneConfig
@@ -65,16 +66,19 @@ class DLiteConfig:
     history_window: int = 0
     join: Literal["sequence", "features"] = "sequence"
     start: Literal["svd", "random"] = "svd"
-    confidence: bool = field(default=False, repr=False)  # runs begun before there was one go on: their plan is a repr
+    # Runs begun before there were these go on: their plan is a repr.
+    confidence: bool = field(default=False, repr=False)
+    query: Literal["words", "taps"] = field(default="words", repr=False)
 
 
 class DLiteOptions(BaseModel):
-    """The confidence head, and controls of the study: see ``DLiteConfig``."""
+    """The confidence head, and choices that the study compares: see ``DLiteConfig``."""
 
     model_config = ConfigDict(extra="forbid")
     join: Literal["sequence", "features"] = "sequence"
     start: Literal["svd", "random"] = "svd"
     confidence: bool = False
+    query: Literal["words", "taps"] = "words"
 
 
 class DLite(nn.Module):
@@ -104,6 +108,9 @@ class DLite(nn.Module):
             self.history_norm = nn.RMSNorm(D, eps=eps)
         if config.join == "features":
             self.tap_fuse = nn.Linear(len(config.taps) * D, D, bias=False)
+        if config.query == "taps":
+            rows = 1 if config.join == "features" else len(config.taps)
+            self.query_fuse = nn.Linear(rows * D, D, bias=False)
         self.confidence_head = Confidence(D, config.rank) if config.confidence else None
         self.temperatures: tuple[float, ...] | None = None  # of the confidence, by position: see engine/calibration.py
         self._backbone = [backbone]  # in a list: not a second owner of the layers
@@ -129,6 +136,7 @@ class DLite(nn.Module):
             join=own.join,
             start=own.start,
             confidence=own.confidence,
+            query=own.query,
         )
 
     def attach(self, target: Target) -> DLite:
@@ -141,6 +149,8 @@ class DLite(nn.Module):
         """Initial weights: small normal matrices, zero depth table, head from the SVD of the target's matrices."""
         start_linear(self, generator)
         self.layer_depth_embedding.weight.zero_()
+        if self.config.query == "taps":
+            self.query_fuse.weight.zero_()
         if self.placeholder is not None:
             self.placeholder.copy_(target.embed(torch.tensor([self.config.mask_token_id]))[0])
         if self.config.start == "random":
@@ -172,12 +182,15 @@ class DLite(nn.Module):
         anchor_positions: Tensor | None = None,
     ) -> Tensor:
         """Hidden states of K placeholder slots: [N,K,D]. Positions are local unless the past has global ones."""
-        depth = self.layer_depth_embedding.weight[list(self.taps)]
+        depth = torch.stack([self.layer_depth_embedding.weight[tap] for tap in self.taps])
         context = self.context(taps, depth)
         known = torch.stack([before, anchor], 1) if self.config.anchor_group == 2 else anchor[:, None]
         words = self._embedding[0].embed(known).to(depth.dtype)
         queries = torch.cat([words, self.placeholders(words).expand(len(anchor), K, -1)], 1)
-        positions = self.layout.query_positions()[: queries.shape[1]].to(queries.device)
+        if self.config.query == "taps":
+            queries = queries + self.query_fuse(context.rows.flatten(1))[:, None]
+        with queries.device:  # made there: a CUDA graph cannot hold a copy from the CPU
+            positions = self.layout.query_positions()[: queries.shape[1]]
         if anchor_positions is not None:
             positions = anchor_positions[:, None] + positions
             context = Context(context.rows, anchor_positions[:, None] + context.positions)
@@ -209,13 +222,19 @@ class DLite(nn.Module):
         """The vector every placeholder starts from, [D]."""
         if self.placeholder is not None:
             return self.placeholder
-        mask = torch.tensor([self.config.mask_token_id], device=like.device)
+        mask = torch.full((1,), self.config.mask_token_id, device=like.device)
         return self._embedding[0].embed(mask)[0].to(like.dtype)
 
     @torch.inference_mode()
     def propose(self, view: View, counts: Sequence[int], chooser: Chooser) -> Proposal:
-        """One pass of the block, then ``max(counts)`` steps of the head. The block is always whole, so that a
-        request's drafts do not depend on how many its neighbours in the batch want."""
+        """One pass of the block, then ``max(counts)`` steps of the head."""
+        tokens, confidence = self.draft(view, max(counts), chooser)
+        return Proposal(tokens, torch.tensor(counts, device=tokens.device), confidence=confidence)
+
+    def draft(self, view: View, steps: int, chooser: Chooser) -> tuple[Tensor, Tensor | None]:
+        """``steps`` drafts for every request [B,steps], and their confidence. The block is always whole, so that a
+        request's drafts do not depend on how many its neighbours want. Nothing in it waits for the device or reads
+        values of a tensor: it can be captured as a CUDA graph."""
         head, memory = self.sequential_head, view.memory
         past = positions = None
         if memory is not None:
@@ -226,7 +245,7 @@ class DLite(nn.Module):
         if self.config.anchor_group == 2:
             state = head.step(state, self.vocab.to_rows(view.before))
         previous, drafts, read = view.anchor, [], []
-        for slot in range(max(counts)):
+        for slot in range(steps):
             read.append(self.vocab.to_rows(previous))
             state = head.step(state, read[-1])
             logits = head.output_proj(head.merge(state, merged[:, slot]))
@@ -236,7 +255,7 @@ class DLite(nn.Module):
         confidence = None
         if self.confidence_head is not None and drafts:
             confidence = self.stated(torch.stack(read, 1), hidden[:, : len(read)])
-        return Proposal(tokens, torch.tensor(counts, device=tokens.device), confidence=confidence)
+        return tokens, confidence
 
     def stated(self, previous: Tensor, hidden: Tensor) -> Tensor:
         """The calibrated chance that each draft is kept: rows of the tokens before it [N,K], hidden [N,K,D] -> [N,K]."""

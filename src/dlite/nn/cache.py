@@ -24,10 +24,11 @@ class RaggedCache:
         self.is_compileable = False
         self._rows = slice(0, rows)
         self._new = 0
+        self._places: tuple[Tensor, Tensor] | None = None
 
     def place(self, first: int, rows: int, new: int) -> None:
         """The next pass covers ``rows`` rows from ``first`` on and adds ``new`` positions to each."""
-        self._rows, self._new = slice(first, first + rows), new
+        self._rows, self._new, self._places = slice(first, first + rows), new, None
         self.reserve(self.visible)
 
     @property
@@ -40,12 +41,22 @@ class RaggedCache:
         store = self.layers[layer_idx]
         if store is None:
             store = self.layers[layer_idx] = (self.allocate(keys), self.allocate(values))
-        lengths = self.lengths[self._rows]
+        lengths, visible = self.lengths[self._rows], self.visible
         for whole, new in zip(store, (keys, values), strict=True):
-            for offset, length in enumerate(lengths):
-                whole[self._rows.start + offset, :, length : length + self._new] = new[offset]
-        visible = self.visible
+            if len(lengths) == 1:
+                whole[self._rows.start, :, lengths[0] : visible] = new[0]
+            else:  # one operator for all rows
+                rows, columns = self._written(new.device)
+                whole[rows, :, columns] = new.transpose(1, 2)
         return store[0][self._rows, :, :visible], store[1][self._rows, :, :visible]
+
+    def _written(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Where the pass writes, the same in every layer: rows [B,1] and columns [B,new]."""
+        if self._places is None:
+            starts = torch.tensor(self.lengths[self._rows], device=device)[:, None]
+            rows = torch.arange(self._rows.start, self._rows.stop, device=device)[:, None]
+            self._places = rows, starts + torch.arange(self._new, device=device)
+        return self._places
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Longest computed length (asked by some models to build positions we pass anyway)."""

@@ -26,9 +26,13 @@ from dlite.types import Conversation
 
 @dataclass(frozen=True)
 class Data:
-    """What every arm is trained on: a store of all layers, the conversations behind it, and held-out prompts."""
+    """What every arm is trained on: a store of all layers, the conversations behind it, and held-out prompts.
+
+    ``fixed`` is a store of held-out anchors with whole blocks, where the arms are compared; None if nothing is held out.
+    """
 
     store: Path
+    fixed: Path | None
     conversations: Sequence[Conversation]
     held_out: Sequence[tuple[int, ...]]
 
@@ -46,10 +50,14 @@ def capture(
         taps=tuple(range(target.info.num_layers)), K=K, history=plan.history, whole_blocks=False,
         max_length=plan.max_context, seed=plan.seed,
     )  # fmt: skip
-    store = out / "store"
+    store, fixed = out / "store", out / "held-out"
     write_store(store, Capturer(target, settings), chosen, progress=progress)
+    some = held[:: max(1, len(held) // plan.held_out)][: plan.held_out]
+    whole = replace(settings, whole_blocks=True, anchors_per_sequence=plan.anchors_per_answer)
+    if some:
+        write_store(fixed, Capturer(target, whole), some)
     prompts = [c.ids[: c.wrote.index(True)] for c in held]
-    return Data(store, chosen, prompts[:: max(1, len(prompts) // 16)][:16])
+    return Data(store, fixed if some else None, chosen, prompts[:: max(1, len(prompts) // 16)][:16])
 
 
 def prepare(

@@ -53,7 +53,8 @@ class StudyPlan(_Strict):
 
     Every trained arm gets ``steps`` optimizer steps of ``batch_blocks`` anchors, its recipe's stages scaled to that sum,
     and the overrides ``common``. ``conversations`` are captured once, with every layer and ``history`` positions.
-    ``calls`` of each workload are decoded, ``max_new_tokens`` each, with prompts of at most ``max_context`` tokens.
+    Trained arms are compared at up to ``anchors_per_answer`` anchors of each of ``held_out`` conversations. ``calls`` of
+    each workload are decoded, ``max_new_tokens`` each, with prompts of at most ``max_context`` tokens.
     """
 
     target: str
@@ -61,6 +62,8 @@ class StudyPlan(_Strict):
     batch_blocks: int = Field(ge=1)
     conversations: int = Field(ge=1)
     history: int = Field(ge=1)
+    held_out: int = Field(64, ge=1)
+    anchors_per_answer: int = Field(48, ge=1)
     calls: int = Field(ge=1)
     max_new_tokens: int = Field(ge=1)
     max_context: int = Field(ge=16)

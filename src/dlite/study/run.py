@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,8 +14,9 @@ from dlite.bench.run import Arm, BenchSettings, run
 from dlite.bench.workloads import Asked, choose, limits, parse
 from dlite.data.chat import render
 from dlite.provenance import provenance
-from dlite.study.arms import capture, facts, prepare, ready
-from dlite.study.plan import StudyPlan
+from dlite.study.anchors import Matches, figures, matches
+from dlite.study.arms import capture, drafter_folder, facts, prepare, ready
+from dlite.study.plan import ArmPlan, StudyPlan
 from dlite.target.base import Target
 from dlite.train.loop import Progress
 
@@ -47,13 +49,14 @@ def study(
         else:
             with bar(arm.name) as show:
                 prepare(plan, arm, target, material, out, show)
+    fixed = _at_anchors(plan, arms, target, material.fixed, out) if material.fixed else {}
     drafters = {arm.name: ready(arm, target, out) for arm in arms}
     lanes = [Arm(name, drafter) for name, drafter in drafters.items()]
-    figures: list[dict[str, Any]] = []
+    measured: list[dict[str, Any]] = []
     checks: dict[str, bool | None] = {}
     for name, path in workloads.items():
         report = _evaluated(plan, target, lanes, name, path, out, argv)
-        figures += [row for row in report["figures"] if row["workload"] == name]
+        measured += [row for row in report["figures"] if row["workload"] == name]
         for arm in report["arms"]:
             checks[arm["name"]] = checks.get(arm["name"], True) and arm["lossless"]
     record = {
@@ -65,11 +68,37 @@ def study(
         "conversations": len(material.conversations),
         "training_tokens": sum(sum(c.wrote) for c in material.conversations),
         "lossless": checks,
-        "arms": [facts(arm, drafters[arm.name], out) for arm in arms],
-        "figures": figures,
+        "arms": [facts(arm, drafters[arm.name], out) | {"fixed": fixed.get(arm.name)} for arm in arms],
+        "figures": measured,
     }
     write_text(json.dumps(record, indent=1) + "\n", out / "study.json")
     return record
+
+
+def _at_anchors(
+    plan: StudyPlan, arms: Sequence[ArmPlan], target: Target, store: Path, out: Path
+) -> dict[str, dict[str, Any]]:
+    """Figures at the held-out anchors of every arm that has weights, beside the first; kept until its weights change."""
+    found: dict[str, Matches] = {}
+    for arm in arms:
+        folder = drafter_folder(out, arm.name)
+        if arm.drafter is not None:
+            continue
+        place, sha = out / "fixed" / f"{arm.name}.json", _digest(folder)
+        kept = json.loads(place.read_text()) if place.exists() else {}
+        if kept.get("weights") != sha:
+            kept = {"weights": sha, "matches": matches(folder, target, store, plan.batch_blocks)}
+            place.parent.mkdir(exist_ok=True)
+            write_text(json.dumps(kept) + "\n", place)
+        found[arm.name] = [tuple(one) for one in kept["matches"]]
+    first = next(iter(found.values()), [])
+    K = next(plan.recipe(arm) for arm in plan.arms if arm.recipe).drafter.K
+    return {name: figures(one, first, K, plan.seed) for name, one in found.items()}
+
+
+def _digest(folder: Path) -> str:
+    with (folder / "model.safetensors").open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _evaluated(

@@ -45,8 +45,10 @@ def markdown(study: Study) -> str:
         shown = [name for name in table["arms"] if any(arm["name"] == name for arm in study["arms"])]
         if not shown:
             continue
-        parts += [f"## {table['title']}", table["question"], _by_workload(study, shown)]
-        if table["by_context"]:
+        parts += [f"## {table['title']}", table["question"], _at_anchors(study, shown)]
+        if study["figures"]:
+            parts.append(_by_workload(study, shown))
+        if study["figures"] and table["by_context"]:
             parts.append(_by_context(study, shown))
         if table["published"]:
             parts.append(_published(published[table["published"]]))
@@ -58,6 +60,20 @@ def _lossless(study: Study) -> str:
     if bad:
         return f"**Not lossless: {', '.join(bad)}.** Their speed-ups are not shown."
     return f"Every one of the {len(study['lossless']) - 1} arms gave plain decoding's tokens on every call."
+
+
+def _at_anchors(study: Study, arms: list[str]) -> str:
+    found = {arm["name"]: arm["fixed"] for arm in study["arms"] if arm["fixed"] and arm["name"] in arms}
+    if not found:
+        return ""
+    one = next(iter(found.values()))
+    header = ["arm", "tokens a draft", f"more than {study['arms'][0]['name']}", "accepted at 1", "2", "3", "4"]
+    rows = [
+        [name, interval(row["tau"]), interval(row["longer"]), *(f"{x:.2f}" for x in row["acceptance_by_position"][:4])]
+        for name, row in found.items()
+    ]
+    note = f"At {one['anchors']} held-out anchors of {one['conversations']} conversations, the same for all, one draft each:"
+    return f"{note}\n\n{_table(header, rows)}"
 
 
 def _by_workload(study: Study, arms: list[str]) -> str:
