@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from dlite import cli
 from dlite.target.hf import HFTarget
-from tests.support import FAMILIES, tiny_model
+from tests.support import FAMILIES, Run, tiny_model
 
 # Derandomised: a near-tie between two logits may be decided by rounding, and the committed cases have none.
 settings.register_profile(
@@ -44,3 +46,17 @@ def family(request: pytest.FixtureRequest) -> str:
 def hf_target(family: str) -> HFTarget:
     """A frozen tiny target of each family."""
     return HFTarget(tiny_model(family), None, family)
+
+
+@pytest.fixture
+def dlite(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the entry point: (status, stdout, stderr)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dlite", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out = capsys.readouterr()
+        return int(end.value.code or 0), out.out, out.err
+
+    return run

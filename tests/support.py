@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from html.parser import HTMLParser
 from itertools import pairwise, product
 from typing import Any
 
@@ -24,6 +26,7 @@ from dlite.sampling import SamplingParams
 from dlite.target.base import Target
 from dlite.types import Generation, Proposal, Verdict, View
 
+Run = Callable[..., tuple[int, str, str]]  # arguments of dlite -> status, stdout, stderr
 Rule = Callable[[Tensor, Proposal, Tensor], Verdict]
 Chain = list[Tensor]  # entry i: the law of token i given those before it, [V] * (i + 1)
 Breaks = Callable[[list[list[float]], list[list[float]], Sequence[int]], list[list[float]]]
@@ -348,3 +351,29 @@ def request_lists(draw: st.DrawFn, vocab: int, context: int, K: int, sampling: A
         stop_ids=st.none() | st.just(frozenset()) | st.frozensets(tokens, min_size=1, max_size=3),
     )
     return draw(st.lists(one, min_size=1, max_size=5))
+
+
+# --- pages ---
+
+
+def whole(page: str) -> bool:
+    """Every tag closes, in order, and nothing is run or fetched: no scripts, no files from elsewhere."""
+    parser = _Balanced()
+    parser.feed(page)
+    return parser.balanced and not parser.open and not re.search(r"<script|<link|@import|<img|url\(http", page)
+
+
+class _Balanced(HTMLParser):
+    void = ("meta", "link", "br")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.balanced = True
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.balanced &= bool(self.open) and self.open.pop() == tag

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +17,16 @@ from dlite.config import recipe_names
 from dlite.data.conversations import is_held_out
 from dlite.data.jsonl import read_jsonl
 from dlite.target.load import load_target
-from tests.data.support import TOOLS, make_tokenizer
-from tests.support import tiny_drafter, tiny_model
+from tests.data.support import target_folder
+from tests.support import Run, tiny_drafter
 
 COMMANDS = ["generate", "regenerate", "features", "train", "bench", "demo", "recipes", "drafters"]
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def dlite(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the entry point: (status, stdout, stderr)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dlite", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out = capsys.readouterr()
-        return int(end.value.code or 0), out.out, out.err
-
-    return run
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a random model of a context of 300 and its tokenizer."""
-    folder = tmp_path_factory.mktemp("target")
-    tokenizer = make_tokenizer(TOOLS)
-    tiny_model("qwen3", vocab_size=len(tokenizer), context=300, eos_token_id=0, bos_token_id=None).save_pretrained(
-        folder
-    )
-    tokenizer.save_pretrained(folder)
-    return folder
+    return target_folder(tmp_path_factory.mktemp("target"))
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from dlite.bench.page import headline, html, write_html
 from dlite.bench.report import Report, build, read_json, write_json
 from dlite.bench.run import BenchResult
+from tests.support import whole
 
 
 @pytest.fixture(scope="module")
@@ -22,29 +22,9 @@ def page(report: Report) -> str:
     return html(report)
 
 
-class Balanced(HTMLParser):
-    """Fails on tags that do not close."""
-
-    void = ("meta", "link", "br")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag not in self.void:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def test_the_page_is_whole_and_stands_alone(page: str) -> None:
-    parser = Balanced()
-    parser.feed(page)
-    assert parser.open == []
+    assert whole(page)
     assert page.count("<svg ") == 4
-    assert not re.search(r"<script|<link|@import|<img|url\(http", page)
     assert "prefers-color-scheme: dark" in page
     assert "&lt;script&gt;" in page
     assert "--note &lt;b&gt;&amp;" in page

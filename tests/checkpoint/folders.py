@@ -64,7 +64,7 @@ def deepspec_eagle(folder: Path, change: s.Change | None = None) -> Path:
     return s.write(folder, config, s.fill(s.eagle_shapes(5)) | s.copies(hf()), change)
 
 
-def library(kind: str, tokens: int, layers: int, vocab: int = s.V) -> dict[str, Any]:
+def speculators(kind: str, tokens: int, layers: int, vocab: int = s.V) -> dict[str, Any]:
     """What every config of the speculators library has."""
     config = s.decoder(layers)
     del config["architectures"], config["dtype"]
@@ -86,8 +86,8 @@ def vocabulary(ids: Sequence[int]) -> s.Tensors:
     return {"d2t": torch.tensor(ids) - torch.arange(len(ids)), "t2d": mask}
 
 
-def library_dflash(folder: Path, change: s.Change | None = None) -> Path:
-    config = library("dflash", 4, 2, len(ROWS)) | {
+def speculators_dflash(folder: Path, change: s.Change | None = None) -> Path:
+    config = speculators("dflash", 4, 2, len(ROWS)) | {
         "block_size": 5, "mask_token_id": MASK, "aux_hidden_state_layer_ids": [1, 6], "sample_from_anchor": False,
         "sliding_window_non_causal": False, "projector_type": "dflash", "shift_label": False, "auf": False,
     }  # fmt: skip
@@ -95,8 +95,8 @@ def library_dflash(folder: Path, change: s.Change | None = None) -> Path:
     return s.write(folder, config, s.fill(s.body_shapes(2, 2)) | vocabulary(ROWS) | head, change)
 
 
-def library_dspark(folder: Path, change: s.Change | None = None) -> Path:
-    config = library("dspark", 4, 2) | {
+def speculators_dspark(folder: Path, change: s.Change | None = None) -> Path:
+    config = speculators("dspark", 4, 2) | {
         "block_size": 5, "mask_token_id": MASK, "aux_hidden_state_layer_ids": [1, 3, 5], "sample_from_anchor": False,
         "markov_rank": s.RANK, "markov_head_type": "vanilla", "enable_confidence_head": True,
         "confidence_head_with_markov": True,
@@ -104,8 +104,8 @@ def library_dspark(folder: Path, change: s.Change | None = None) -> Path:
     return s.write(folder, config, s.fill(s.body_shapes(2, 3) | s.spark_shapes("vanilla")), change)
 
 
-def library_eagle(folder: Path, change: s.Change | None = None) -> Path:
-    config = library("eagle3", 4, 1, len(ROWS)) | {
+def speculators_eagle(folder: Path, change: s.Change | None = None) -> Path:
+    config = speculators("eagle3", 4, 1, len(ROWS)) | {
         "norm_before_residual": False, "norm_before_fc": False, "embed_requires_grad": False,
         "eagle_aux_hidden_state_layer_ids": None,
     }  # fmt: skip

@@ -50,9 +50,9 @@ CASES: dict[str, tuple[Any, Any, tuple[int, ...], tuple[int, ...] | None]] = {
     "deepspec-gated": (f.gated, partial(block_twin, first=0, head="gated"), (0, 2, 4), None),
     "deepspec-rnn": (f.rnn, partial(block_twin, first=0, head="rnn"), (0, 2, 4), None),
     "deepspec-eagle3": (f.deepspec_eagle, eagle_twin, (0, 1, 2, 3, 4), None),
-    "library-dflash": (f.library_dflash, block_twin, (0, 5), f.ROWS),
-    "library-dspark": (f.library_dspark, partial(block_twin, head="vanilla"), (0, 2, 4), None),
-    "library-eagle3": (f.library_eagle, eagle_twin, (1, 2, 2), f.ROWS),
+    "speculators-dflash": (f.speculators_dflash, block_twin, (0, 5), f.ROWS),
+    "speculators-dspark": (f.speculators_dspark, partial(block_twin, head="vanilla"), (0, 2, 4), None),
+    "speculators-eagle3": (f.speculators_eagle, eagle_twin, (1, 2, 2), f.ROWS),
 }  # fmt: skip
 
 
@@ -141,16 +141,16 @@ def test_which_rows_predict_is_said_twice_in_the_library(tmp_path: Path) -> None
     def torn(config: dict[str, Any], _: s.Tensors) -> None:
         config["sample_from_anchor"] = True
 
-    assert load_drafter(f.library_dspark(tmp_path / "a", silent), f.hf().info)[0].config.slots == "placeholders"
-    config = load_drafter(f.library_dspark(tmp_path / "b", all_rows), f.hf().info)[0].config
+    assert load_drafter(f.speculators_dspark(tmp_path / "a", silent), f.hf().info)[0].config.slots == "placeholders"
+    config = load_drafter(f.speculators_dspark(tmp_path / "b", all_rows), f.hf().info)[0].config
     assert (config.slots, config.K) == ("anchor_predicts", 5)
     with pytest.raises(CheckpointError, match="block_size 5, sample_from_anchor True and speculative_tokens 4"):
-        load_drafter(f.library_dspark(tmp_path / "c", torn), f.hf().info)
+        load_drafter(f.speculators_dspark(tmp_path / "c", torn), f.hf().info)
 
 
 def test_the_library_needs_its_target(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="does not say how many layers its target has"):
-        load_drafter(f.library_dflash(tmp_path))
+        load_drafter(f.speculators_dflash(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["embed_tokens.weight", "lm_head.weight"])
@@ -163,7 +163,7 @@ def test_matrices_that_are_not_the_targets_are_refused(name: str, tmp_path: Path
         tensors[name] = tensors[name] * 1.05
 
     load_ready(str(f.deepspec(tmp_path / "a", rounded)), f.hf())
-    for folder in (f.deepspec(tmp_path / "b", trained), f.library_eagle(tmp_path / "c", trained)):
+    for folder in (f.deepspec(tmp_path / "b", trained), f.speculators_eagle(tmp_path / "c", trained)):
         with pytest.raises(CheckpointError, match=f"{name} of this drafter is not the target's own"):
             load_ready(str(folder), f.hf())
 

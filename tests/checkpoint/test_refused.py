@@ -88,20 +88,20 @@ REFUSED: list[tuple[Any, s.Change, str]] = [
     (f.deepspec_eagle, put("num_hidden_layers", 2), "num_hidden_layers 2. Expected 1"),
     (f.deepspec_eagle, tensor("d2t", torch.zeros(3)), "has unknown tensors: d2t"),
     (f.deepspec_eagle, tensor("layers.0.hidden_norm.weight", None), "misses tensors: layers.0.hidden_norm.weight"),
-    (f.library_dflash, put("projector_type", "domino"), "projector_type 'domino'. Expected 'dflash'"),
-    (f.library_dflash, put(f"{LIBRARY}/sinks", True), f"{LIBRARY} has keys that dlite does not understand: sinks"),
-    (f.library_dflash, put("target_hidden_size", 64), "target_hidden_size 64. Expected None or 32"),
-    (f.library_dflash, put("aux_hidden_state_layer_ids", [0, 6]), "output of target layer -1"),
-    (f.library_dflash, put("draft_vocab_size", 12), "do not name the same 12 of 37 tokens"),
-    (f.library_dflash, tensor("t2d", None), "misses tensors: t2d"),
-    (f.library_dflash, tensor("d2t", torch.zeros(len(f.ROWS), dtype=torch.long)), "do not name the same 18 of 37 tokens"),
-    (f.library_dflash, put("speculators_config/proposal_methods/0/proposal_type", "tree"), "proposal_type 'tree'"),
-    (f.library_dflash, cut("speculators_config"), "lacks 'speculators_config'"),
-    (f.library_dspark, put("enable_confidence_head", False), "enable_confidence_head False. Expected True"),
-    (f.library_eagle, put("norm_before_residual", True), "has norm_before_residual. Expected False"),
-    (f.library_eagle, cut("norm_before_residual"), "lacks 'norm_before_residual'"),
-    (f.library_eagle, put("norm_before_fc", True), "norm_before_fc True"),
-    (f.library_eagle, put("speculators_config/verifier", 3), "value of the wrong kind"),
+    (f.speculators_dflash, put("projector_type", "domino"), "projector_type 'domino'. Expected 'dflash'"),
+    (f.speculators_dflash, put(f"{LIBRARY}/sinks", True), f"{LIBRARY} has keys that dlite does not understand: sinks"),
+    (f.speculators_dflash, put("target_hidden_size", 64), "target_hidden_size 64. Expected None or 32"),
+    (f.speculators_dflash, put("aux_hidden_state_layer_ids", [0, 6]), "output of target layer -1"),
+    (f.speculators_dflash, put("draft_vocab_size", 12), "do not name the same 12 of 37 tokens"),
+    (f.speculators_dflash, tensor("t2d", None), "misses tensors: t2d"),
+    (f.speculators_dflash, tensor("d2t", torch.zeros(len(f.ROWS), dtype=torch.long)), "do not name the same 18 of 37 tokens"),
+    (f.speculators_dflash, put("speculators_config/proposal_methods/0/proposal_type", "tree"), "proposal_type 'tree'"),
+    (f.speculators_dflash, cut("speculators_config"), "lacks 'speculators_config'"),
+    (f.speculators_dspark, put("enable_confidence_head", False), "enable_confidence_head False. Expected True"),
+    (f.speculators_eagle, put("norm_before_residual", True), "has norm_before_residual. Expected False"),
+    (f.speculators_eagle, cut("norm_before_residual"), "lacks 'norm_before_residual'"),
+    (f.speculators_eagle, put("norm_before_fc", True), "norm_before_fc True"),
+    (f.speculators_eagle, put("speculators_config/verifier", 3), "value of the wrong kind"),
 ]  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def test_a_dspark_with_a_reduced_vocabulary_is_refused(tmp_path: Path) -> None:
         tensors |= f.vocabulary(f.ROWS)
 
     with pytest.raises(CheckpointError, match="draft_vocab_size 18. Expected all tokens"):
-        load_drafter(f.library_dspark(tmp_path, change), f.hf().info)
+        load_drafter(f.speculators_dspark(tmp_path, change), f.hf().info)
 
 
 def test_another_target_is_refused(tmp_path: Path) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dlite import cli
 from dlite.config import DrafterRecipe
 from dlite.drafters import TABLE, drafter_class
 from dlite.drafters.base import About
@@ -19,23 +16,7 @@ from dlite.drafters.suffix import Suffix
 from dlite.target.hf import HFTarget
 from dlite.target.load import load_info
 from tests.drafters.support import tiny
-from tests.support import tiny_model
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def dlite(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the entry point: (status, stdout, stderr)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dlite", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out = capsys.readouterr()
-        return int(end.value.code or 0), out.out, out.err
-
-    return run
+from tests.support import Run, tiny_model
 
 
 @pytest.fixture(scope="module")

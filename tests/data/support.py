@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import string
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from dlite.target.toy import ToyTarget
+from tests.support import tiny_model
 
 START, END = "<|start|>", "<|end|>"
 PLAIN = (
@@ -37,6 +39,15 @@ def make_tokenizer(template: str | None, letters: str = string.printable + "é\u
     core.decoder = decoders.Fuse()
     core.add_special_tokens([END, START])
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, chat_template=template)
+
+
+def target_folder(folder: Path, template: str | None = TOOLS, *, context: int = 300) -> Path:
+    """Writes a random model with this tokenizer; returns the folder."""
+    tokenizer = make_tokenizer(template)
+    model = tiny_model("qwen3", vocab_size=len(tokenizer), context=context, eos_token_id=0, bos_token_id=None)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def chatty_target(template: str | None = BARE, letters: str = "usera itn\n", **options: Any) -> ToyTarget:

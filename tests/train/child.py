@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from dlite.train import loop
+from dlite.train import record
 from dlite.train.loop import Progress
 from tests.train.support import recipe, run
 
@@ -20,5 +20,5 @@ def linger(now: Progress) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    loop._tensorboard = lambda folder: None
+    record.tensorboard = lambda folder: None
     run(recipe(optimizer=sys.argv[2]), Path(sys.argv[1]), report=linger)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dlite.train import loop
+from dlite.train import record
 
 
 @pytest.fixture(autouse=True)
 def no_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_tensorboard", lambda folder: None)
+    monkeypatch.setattr(record, "tensorboard", lambda folder: None)

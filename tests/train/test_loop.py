@@ -12,8 +12,9 @@ import torch
 from dlite.checkpoint import load_drafter
 from dlite.drafters.dlite import DLite
 from dlite.errors import ConfigError, DliteError
-from dlite.train import loop
-from dlite.train.loop import held_out_tau, lr_factor
+from dlite.train import record
+from dlite.train.held_out import held_out_tau
+from dlite.train.schedule import block_length, lr_factor, stage_ends
 from dlite.train.stages import stage_network
 from tests.features.support import TOY
 from tests.train.support import STABLE, STAGES, TEACHER, WARM_UP, equal, losses, recipe, run, talks, taus, weights
@@ -105,7 +106,7 @@ def test_two_runs_are_the_same_and_another_seed_is_not(tmp_path: Path) -> None:
 
 def test_short_blocks_are_mixed_in_the_same_way_each_time(tmp_path: Path) -> None:
     plan = recipe([{**STABLE, "steps": 8}], drafter={"K": 6}, short_blocks=0.5)
-    lengths = [loop._block_length(plan, i) for i in range(200)]
+    lengths = [block_length(plan, i) for i in range(200)]
     assert set(lengths) == {2, 3, 6}
     assert 60 < lengths.count(6) < 140
     run(plan, tmp_path)
@@ -146,7 +147,7 @@ def test_epochs_count_optimizer_steps() -> None:
     plan = recipe(
         [{**STAGES[2], "steps": None, "epochs": 3}, {**STAGES[2], "steps": None, "epochs": 0.5}], accumulate=2
     )
-    assert loop._stage_ends(plan, steps_per_epoch=8) == [12, 14]
+    assert stage_ends(plan, steps_per_epoch=8) == [12, 14]
 
 
 def test_the_learning_rate_rises_and_falls() -> None:
@@ -183,7 +184,7 @@ def test_losses_go_to_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             self.seen.setdefault(name, []).append(step)
 
     board = Board()
-    monkeypatch.setattr(loop, "_tensorboard", lambda folder: board)
+    monkeypatch.setattr(record, "tensorboard", lambda folder: board)
     run(recipe([{**STABLE, "steps": 2}]), tmp_path)
     assert board.seen.keys() == {"stable/loss", "stable/ce", "stable/l1", "stable/lr", "held-out/tau"}
     assert board.seen["stable/loss"] == [1, 2]

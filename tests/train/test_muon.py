@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from dlite.train.muon import Muon, orthogonal
+from tests.train.support import STABLE, losses, recipe, run
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (5, 12), (12, 5), (1, 6)])
@@ -43,3 +46,11 @@ def test_a_matrix_without_gradient_is_left_alone() -> None:
     weight = torch.nn.Parameter(torch.ones(3, 3))
     Muon([weight], lr=0.1).step()
     assert torch.equal(weight.data, torch.ones(3, 3))
+
+
+@pytest.mark.parametrize("kind", ["medusa", "lstm", "dlite"])
+def test_muon_trains_networks_of_any_make_up(kind: str, tmp_path: Path) -> None:
+    """Medusa's heads are matrices of the backbone's kind only: nothing is left for AdamW."""
+    run(recipe([{**STABLE, "losses": {"ce": 1.0}, "steps": 3}], drafter={"kind": kind}, optimizer="muon"), tmp_path)
+    assert len(losses(tmp_path)) == 3
+    assert all(row["lr"] > 0 for row in losses(tmp_path)[:-1])

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from dlite.audit.canvas import FONT, INK, PARTS, SOFT, WIDTH, axes, color_of, even, picture, point
 from dlite.audit.figures import COPIED, NO_TOOL
+from dlite.bench.canvas import FONT, INK, PARTS, SOFT, WIDTH, axes, color_of, even, percent, picture, point
 
 Report = dict[str, Any]
 MOST_TOOLS = 10
@@ -115,7 +115,7 @@ def _positions(figure: Any, report: Report) -> bool:
         places = range(1, len(row["acceptance"]) + 1)
         panel.plot(places, row["acceptance"], "o-", color=color_of(colors[row["arm"]]), ms=4.5)
     panel.set_xticks(range(1, max((len(row["acceptance"]) for row in rows), default=1) + 1))
-    _percent(panel.set_yticks)
+    percent(panel.set_yticks)
     panel.set_ylim(0, 1.02)
     panel.set_xlabel("draft position")
     return True
@@ -142,7 +142,7 @@ def _spans(figure: Any, report: Report) -> bool:
     panel.set_yticks(places, labels)
     panel.set_ylim(max(places, default=0) + 0.6, -0.6)
     panel.set_xlim(0, 1)
-    _percent(panel.set_xticks)
+    percent(panel.set_xticks)
     panel.set_xlabel("tokens that were accepted drafts")
     return True
 
@@ -268,7 +268,3 @@ def _named(panel: Any, groups: Sequence[str], what: str, title: str) -> None:
     panel.set_xlabel(what)
     if title:
         panel.set_title(title, fontsize=FONT, loc="left", color=INK)
-
-
-def _percent(set_ticks: Any) -> None:
-    set_ticks([0, 0.25, 0.5, 0.75, 1], ["0", "25%", "50%", "75%", "100%"])

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from dlite.commands import options
+
 
 def adapt(
     traces: Annotated[
@@ -29,26 +31,21 @@ def adapt(
     held_out_share: Annotated[float, typer.Option(help="Share of the conversations that is only judged on.")] = 0.2,
     max_calls: Annotated[int, typer.Option(help="Turns to learn from.")] = 400,
     held_out_calls: Annotated[int, typer.Option(help="Turns to be judged on.")] = 40,
-    turns_per_trace: Annotated[int, typer.Option(help="Turns to take from one conversation, spread over it.")] = 4,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 128,
-    max_context: Annotated[int | None, typer.Option(help="Leave out turns behind more tokens than this.")] = None,
+    turns_per_trace: options.TurnsPerTrace = 4,
+    max_new_tokens: options.LongestAnswer = 128,
+    max_context: options.LongestHistory = None,
     recipe: Annotated[
         str, typer.Option(help="How to train: a recipe or .toml file; its network does not count.")
     ] = "dlite-adapt",
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change the recipe: section.key=value.")] = None,
+    set_: options.Changes = None,
     batch: Annotated[int, typer.Option(help="Answers in flight.")] = 8,
-    plain: Annotated[
-        bool,
-        typer.Option("--plain", help="Write tool calls and results as text, around the chat template's own forms."),
-    ] = False,
+    plain: options.Plain = False,
     include_loops: Annotated[
         bool, typer.Option("--include-loops", help="Judge also by answers that repeat themselves.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Which conversations are drawn and held out, and bootstrap.")] = 0,
-    device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1, ...")] = "cpu",
-    dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16 or float16. Exact losslessness needs float32.")
-    ] = "float32",
+    device: options.Device = "cpu",
+    dtype: options.Dtype = "float32",
 ) -> None:
     """Fit a drafter to your own conversations: the target answers their turns anew, the drafter learns from these answers.
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from dlite.commands import options
 from dlite.errors import ConfigError
 
 
@@ -17,30 +18,27 @@ def audit(
         list[str] | None,
         typer.Argument(help="Logs of conversations: files, folders, archives, or bfcl:multi_turn_base and its kin."),
     ] = None,
-    target: Annotated[
-        str, typer.Option(help="Hub id, folder, .gguf file, or built-in name (smollm2-135m).")
-    ] = "smollm2-135m",
+    target: options.Target = "smollm2-135m",
     drafter: Annotated[
         list[str] | None,
         typer.Option(
             help="'shipped', a drafter folder, a name from dlite drafters, with +adaptive behind it or not, or 'none' for plain "
-            "decoding only; may be given more than once."
+            "decoding only; may be given more than once. By default the shipped one, or ngram and suffix where none ships."
         ),
     ] = None,
-    k: Annotated[list[int] | None, typer.Option("--k", "-K", help="Drafts a round; several make several arms.")] = None,
+    k: options.DraftCounts = None,
     max_calls: Annotated[int, typer.Option(help="Turns to replay.")] = 40,
-    turns_per_trace: Annotated[int, typer.Option(help="Turns to take from one conversation, spread over it.")] = 4,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 128,
+    turns_per_trace: options.TurnsPerTrace = 4,
+    max_new_tokens: options.LongestAnswer = 128,
     min_context: Annotated[int, typer.Option(help="Leave out turns behind fewer tokens than this.")] = 0,
-    max_context: Annotated[int | None, typer.Option(help="Leave out turns behind more tokens than this.")] = None,
+    max_context: options.LongestHistory = None,
     reuse: Annotated[
         str, typer.Option(help="Prefix reuse from the turn before: both, on, or off. Both shows what it saves.")
     ] = "both",
-    concurrency: Annotated[int, typer.Option(help="Requests at a time that memory is counted for.")] = 8,
-    plain: Annotated[
-        bool,
-        typer.Option("--plain", help="Write tool calls and results as text, around the chat template's own forms."),
-    ] = False,
+    concurrency: Annotated[
+        int, typer.Option(help="Requests at a time that memory is counted for, and rounds are timed with, at most.")
+    ] = 16,
+    plain: options.Plain = False,
     server_log: Annotated[
         Path | None,
         typer.Option(help="Judge a server's own counts of accepted drafts instead: JSON lines or vLLM's /metrics."),
@@ -55,15 +53,13 @@ def audit(
         bool, typer.Option("--include-loops", help="Count answers that repeat themselves.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Which conversations are drawn, bootstrap, and sampling.")] = 0,
-    device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1, ...")] = "cpu",
-    dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16 or float16. Exact losslessness needs float32.")
-    ] = "float32",
+    device: options.Device = "cpu",
+    dtype: options.Dtype = "float32",
 ) -> None:
     """Replay your own conversations turn by turn and find out where speculation pays: one page, one JSON.
 
-    Acceptance by context length, turn, kind of text and tool; where the time goes; break-even; what to set. Nothing
-    leaves the machine. Ctrl-C writes what was measured by then.
+    Acceptance by context length, turn, kind of text and tool; who gave each token; where the time goes; break-even by
+    length and by requests at a time; what to set. Nothing leaves the machine. Ctrl-C writes what was measured by then.
 
     Example: dlite audit traces.jsonl --drafter shipped --max-calls 40 --out out/audit
     """
@@ -79,6 +75,7 @@ def audit(
         print(summary(audit_server(server_log, out, judging), out))
         return
     from dlite.api import load_target
+    from dlite.audit.arms import default_drafters
     from dlite.audit.replay import ReplaySettings
     from dlite.sampling import SamplingParams
 
@@ -87,7 +84,7 @@ def audit(
     report = audit_traces(
         model,
         traces or [],
-        drafter or ["shipped"],
+        drafter or default_drafters(model),
         k or [],
         out,
         AuditSettings(max_calls, turns_per_trace, min_context, max_context, plain, concurrency),

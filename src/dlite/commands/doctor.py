@@ -8,15 +8,14 @@ from typing import Annotated
 
 import typer
 
+from dlite.commands import options
 from dlite.errors import ConfigError
 
 PROMPT = "Write a Python function that returns the n-th Fibonacci number, and explain how it works."
 
 
 def doctor(
-    target: Annotated[
-        str, typer.Option(help="Hub id, folder, .gguf file, or built-in name (smollm2-135m).")
-    ] = "smollm2-135m",
+    target: options.Target = "smollm2-135m",
     drafter: Annotated[str, typer.Option(help="'shipped' or the folder of a trained drafter.")] = "shipped",
     golden: Annotated[
         Path | None, typer.Option(help="Compare with this fixture; by default with what training code does now.")
@@ -28,7 +27,7 @@ def doctor(
         float | None, typer.Option(help="Largest relative distance of two vectors; by default 0.001, 0.05 in 16 bits.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    device: Annotated[str, typer.Option(help="Where to run: cpu, cuda, cuda:1, ...")] = "cpu",
+    device: options.Device = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
 ) -> None:
     """Play the same rounds through training code, the decoding engine and installed serving engines, and name what differs.

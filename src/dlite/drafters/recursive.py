@@ -8,6 +8,7 @@ sees the entries before the pivot and its own block's earlier steps.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -58,7 +59,7 @@ def recursive_values(recipe: DrafterRecipe, info: TargetInfo, vocab: tuple[int, 
     }
 
 
-class RecursiveDrafter(nn.Module):
+class RecursiveDrafter(nn.Module, ABC):
     """A drafter around a ``Recursive`` layer; a kind says what its features are and what a step hands on."""
 
     def __init__(self, config: RecursiveConfig, entry: WideEntry | MergedEntry) -> None:
@@ -68,9 +69,9 @@ class RecursiveDrafter(nn.Module):
         self.body = Recursive(config.backbone, entry)
         self.borrowed = Borrowed(self.vocab)
 
+    @abstractmethod
     def features(self, taps: Tensor) -> Tensor:
         """Features of positions from their taps: [...,n,D] -> [...,D]."""
-        raise NotImplementedError
 
     def handed_on(self, state: Tensor, hidden: Tensor) -> Tensor:
         """The features of the next step: the layer's output, before (``state``) or after the norm (``hidden``), [N,D]."""

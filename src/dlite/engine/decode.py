@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dlite.drafters.base import Drafter, Memory
 from dlite.engine.choose import BatchChooser, first_token, verify
+from dlite.engine.commit import commit, settled
 from dlite.engine.control import Control, Plan
 from dlite.engine.prefix import PrefixCache
 from dlite.engine.request import Active, Event, Request, check
@@ -190,47 +191,14 @@ class Engine:
         return max(0, min(wanted, row.room(self.target.info.context_length) - 1))
 
     def _commit(self, index: int, tokens: list[int], accepted: int) -> int:
-        """Append tokens up to the first that ends the request; returns how many were kept."""
+        """Tell the request and its sink of new tokens; returns how many were kept."""
         row = self._rows[index]
-        stops = self.target.info.stop_ids if row.request.stop_ids is None else row.request.stop_ids
-        pieces: list[tuple[str, bool]] = []
-        for kept, token in enumerate(tokens, start=1):
-            row.tokens.append(token)
-            before = len(row.text)
-            ended = token in stops
-            if not ended:
-                row.text += row.stream.push(token)
-            row.finish = "stop" if ended or self._stop_string(row, before) else self._out_of_room(row)
-            if row.finish:
-                row.text += row.stream.flush() if row.finish != "stop" else ""
-            pieces.append((self._sendable(row), kept <= accepted))
-            if row.finish:
-                break
-        if row.finish:
-            self._finish(index, row.finish)
+        event = commit(row, tokens, accepted, self.target.info)
+        if event.finish:
+            self._finish(index, event.finish)
         if row.sink:
-            row.sink(Event(row.id, tuple(tokens[:kept]), min(accepted, kept), tuple(pieces), row.finish))
-        return kept
-
-    def _sendable(self, row: Active) -> str:
-        """Text not yet sent, short of what might turn out to be the beginning of a stop string."""
-        held = 0 if row.finish else max(map(len, row.request.stop_strings), default=1) - 1
-        text = row.text[row.sent : max(row.sent, len(row.text) - held)]
-        row.sent += len(text)
-        return text
-
-    def _stop_string(self, row: Active, searched: int) -> bool:
-        longest = max(map(len, row.request.stop_strings), default=0)
-        found = [row.text.find(s, max(0, searched - longest)) for s in row.request.stop_strings]
-        hits = [at for at in found if at >= 0]
-        if hits:
-            row.text = row.text[: min(hits)]
-        return bool(hits)
-
-    def _out_of_room(self, row: Active) -> str | None:
-        if row.room(self.target.info.context_length) > 0:
-            return None
-        return "length" if row.produced >= row.request.max_new_tokens else "context"
+            row.sink(event)
+        return len(event.token_ids)
 
     def _finish(self, index: int, reason: str) -> None:
         row = self._rows[index]
@@ -245,7 +213,7 @@ class Engine:
         if reason == "cancelled":
             row.text += row.stream.flush() if row.stream else ""
             if row.sink:
-                row.sink(Event(row.id, (), 0, ((self._sendable(row), False),), reason))
+                row.sink(Event(row.id, (), 0, ((settled(row), False),), reason))
 
     def _drop(self, index: int, *, over: bool = False) -> None:
         cache, memory, last = self._cache_of(), self._memory, len(self._rows) - 1

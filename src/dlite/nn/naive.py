@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,7 @@ def backbone(
 ) -> list[Tensor]:
     """Normalised hidden states of the query rows; the context is the same in every layer."""
     rows = list(queries)
-    for layer in model.layers:
-        assert isinstance(layer, Layer)
+    for layer in cast(Iterable[Layer], model.layers):
         normed = [rms_norm(layer.input_layernorm, x) for x in rows]
         seen = [*zip(context, context_positions, strict=True), *zip(normed, positions, strict=True)]
         mixed = [attend(layer.self_attn, model.config, x, at, seen) for x, at in zip(normed, positions, strict=True)]
@@ -62,8 +62,8 @@ def rotate(x: Tensor, position: int, theta: float) -> Tensor:
 
 def rms_norm(norm: nn.RMSNorm, x: Tensor) -> Tensor:
     """x over its root mean square, times the scale."""
-    assert norm.eps is not None
-    return x / torch.sqrt((x * x).sum() / len(x) + norm.eps) * norm.weight
+    eps = torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
+    return x / torch.sqrt((x * x).sum() / len(x) + eps) * norm.weight
 
 
 def head_norm(norm: nn.Module, x: Tensor) -> Tensor:

@@ -32,10 +32,10 @@ def activation(module: nn.Module, x: Tensor) -> Tensor:
     """tanh, or RMSNorm and GELU: x times the share of a normal distribution below it."""
     if isinstance(module, nn.Tanh):
         return (torch.exp(x) - torch.exp(-x)) / (torch.exp(x) + torch.exp(-x))
-    assert isinstance(module, nn.Sequential)
-    assert isinstance(module[0], nn.RMSNorm)
-    x = rms_norm(module[0], x)
-    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+    if isinstance(module, nn.Sequential) and isinstance(module[0], nn.RMSNorm):
+        x = rms_norm(module[0], x)
+        return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+    raise TypeError(f"{module} is neither of the cell's two activations")
 
 
 def sigmoid(x: Tensor) -> Tensor:

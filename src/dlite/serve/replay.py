@@ -100,7 +100,7 @@ class Decoding:
 
 
 class NotYet:
-    """A serving engine whose plug-in this version of dlite does not have."""
+    """A serving engine that does not play scripts: its plug-in is held against ours by tests of its own."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -111,12 +111,12 @@ class NotYet:
         return (
             found.reason
             if isinstance(found, Missing)
-            else f"{found.label} is installed, but dlite's plug-in for it is not there yet"
+            else f"{found.label} is installed, but rounds are not played through it"
         )
 
     def replay(self, script: Script, target: Target, make: Make) -> Trace:
-        """Never asked."""
-        raise NotImplementedError(self.missing())
+        """Never asked, as something is missing."""
+        raise RuntimeError(f"{self.name} cannot play a script: {self.missing()}")
 
 
 def replayers() -> list[Replayer]:

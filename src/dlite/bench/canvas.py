@@ -1,4 +1,4 @@
-"""What the audit's pictures share: SVG in the page's own colours and fonts, light or dark, as in the benchmark's page."""
+"""What pictures share: SVG that takes its colours and fonts from the page around it, light or dark."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable
 from io import StringIO
 from typing import Any
 
-from dlite.bench.plots import ARMS, INK, LINE, SOFT, VARIABLES, WIDTH
-from dlite.bench.plots import PARTS as DECODE_PARTS
-
-PREFILL = "#010107"
-PARTS = {"prefill": PREFILL, **DECODE_PARTS}
-COLORS = VARIABLES | {PREFILL: "part-prefill"}
+# Drawn in stand-in colours, which become the page's CSS variables.
+INK, SOFT, LINE = "#010101", "#010102", "#010103"
+PARTS = {"prefill": "#010107", "verify": "#010104", "draft": "#010105", "other": "#010106"}
+ARMS = tuple(f"#0101{16 + i:02x}" for i in range(6))
+VARIABLES = {INK: "ink", SOFT: "soft", LINE: "line"} | {color: f"part-{name}" for name, color in PARTS.items()}
+VARIABLES |= {color: f"arm-{i}" for i, color in enumerate(ARMS)}
+WIDTH = 8.6
 FONT = 10.5
 
 Estimate = dict[str, float | None]
@@ -60,6 +61,11 @@ def even(panel: Any, along: str) -> None:
     line(1, color=SOFT, lw=1, ls=(0, (3, 3)))
 
 
+def percent(set_ticks: Callable[..., Any]) -> None:
+    """Ticks of a share, from 0 to 100%."""
+    set_ticks([0, 0.25, 0.5, 0.75, 1], ["0", "25%", "50%", "75%", "100%"])
+
+
 def color_of(number: int) -> str:
     """The stand-in of an arm's colour."""
     return ARMS[number % len(ARMS)]
@@ -68,12 +74,9 @@ def color_of(number: int) -> str:
 def _themed(svg: str, name: str, label: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    for color, variable in COLORS.items():
+    for color, variable in VARIABLES.items():
         svg = svg.replace(color, f"var(--{variable})")
     svg = re.sub(r"font: ((?:\d+ )?[\d.]+px) [^;\"]+", r"font: \1 var(--sans)", svg)
     # Ids must be unique in the page that holds all pictures.
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
     return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1).strip()
-
-
-__all__ = ["FONT", "INK", "LINE", "PARTS", "SOFT", "WIDTH", "axes", "color_of", "even", "picture", "point"]
