@@ -65,6 +65,23 @@ def test_sentences_say_where_it_ends_which_k_and_what_reuse_saves(report: Report
     assert "Measure it" not in " ".join(advice(made, FLAGS)["sentences"])
 
 
+@pytest.mark.parametrize(
+    ("stops", "costs", "words"),
+    [
+        ([[1, None], [4, None]], (1.0, 1.0), "With up to 8 requests at a time it is predicted to pay: 2.00× at 8."),
+        ([[1, None], [4, 2]], (1.0, 4.0), "With 2 or more requests at a time K = 4 is predicted to cost more than it gives; "
+         "K = 1 still pays at 8, 1.50×."),
+        ([[1, 4], [4, 1]], (2.0, 4.0), "Whatever the number of requests at a time, K = 4 is predicted to cost more than it "
+         "gives; at 8 no K pays"),
+    ],
+)  # fmt: skip
+def test_from_how_many_requests_on_it_does_not_pay(report: Report, stops: Any, costs: Any, words: str) -> None:
+    made = changed(report, value=1.5, low=1.2, high=1.8)
+    paces = [{"K": 1, "tau": 1.5, "cost": costs[0]}, {"K": 4, "tau": 2.0, "cost": costs[1]}]
+    made["break_even"][0] |= {"stops": stops, "by_batch": [[1, paces], [8, paces]]}
+    assert words in " ".join(advice(made, FLAGS)["sentences"])
+
+
 def test_plain_decoding_alone_is_advised_too(report: Report) -> None:
     made = copy.deepcopy(report)
     made["arms"], made["spans"], made["break_even"] = made["arms"][:1], [], []

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dlite.audit import arms as module
-from dlite.audit.arms import make_arms, serving_flags
+from dlite.audit.arms import default_drafters, make_arms, serving_flags
 from dlite.bench.run import PLAIN, Arm
 from dlite.errors import ConfigError, DliteError
 
@@ -55,18 +58,38 @@ def test_a_k_that_cannot_be(target: Any, drafters: list[str], Ks: list[int], wor
 
 def test_flags_to_serve_an_arm(target: Any) -> None:
     arm = Arm("x", Guesser(target), 3)
-    dlite, other = serving_flags("smollm2-135m", arm, "shipped")
-    assert dlite == ("dlite", "dlite generate --target smollm2-135m --drafter shipped -K 3")
+    name = target.info.name
+    dlite, other = serving_flags(target, arm, "runs/mine")
+    assert dlite == ("dlite", f"dlite generate --target {name} --drafter runs/mine -K 3")
     assert "num_speculative_tokens = 3" in other[1]
-    words = serving_flags("t", Arm("x", Guesser(target)), "ngram")[1][1]
+    words = serving_flags(target, Arm("x", Guesser(target)), "ngram")[1][1]
     assert json.loads(words.split("'")[1]) == {"method": "ngram", "prompt_lookup_max": 3, "num_speculative_tokens": 4}
+
+
+def test_a_dlite_folder_is_served_by_vllms_own_option(target: Any) -> None:
+    arm = Arm("x", Guesser(target, name="dlite"), 3)
+    (_, words) = serving_flags(target, arm, "runs/mine/drafter")[1]
+    settings = json.loads(words.split("'")[1])
+    assert settings == {
+        "method": "dflash",
+        "model": str(Path("runs/mine/drafter").resolve()),
+        "num_speculative_tokens": 3,
+    }
+    smollm = replace(target.info, name="smollm2-135m")
+    shipped = serving_flags(SimpleNamespace(info=smollm), arm, "shipped")[1][1]
+    assert (Path(json.loads(shipped.split("'")[1])["model"]) / "config.json").is_file()
+
+
+def test_without_a_drafter_there_are_copies(target: Any) -> None:
+    assert default_drafters(target) == ["ngram", "suffix"]
+    assert default_drafters(SimpleNamespace(info=SimpleNamespace(name="smollm2-135m"))) == ["shipped"]
 
 
 def test_adaptive_arms_have_a_control_of_their_own(target: Any) -> None:
     arms, given = make_arms(target, ["shipped+adaptive", "shipped"], [4])
     assert [arm.name for arm in arms] == [PLAIN, "DLite adaptive K=4", "DLite K=4"]
     assert [arm.control is not None for arm in arms] == [False, True, False]
-    words = serving_flags("t", arms[1], given["DLite adaptive K=4"])[0][1]
-    assert words == "dlite generate --target t --drafter shipped -K 4 --adaptive"
+    words = serving_flags(target, arms[1], given["DLite adaptive K=4"])[0][1]
+    assert words == f"dlite generate --target {target.info.name} --drafter shipped -K 4 --adaptive"
     with pytest.raises(ConfigError, match="K is 0. The drafter 'none' proposes 1 to 0"):
         make_arms(target, ["none+adaptive"], [])

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from dlite.audit.breakeven import BreakEven, break_even, loses_from, tau_at
+from dlite.audit.breakeven import BreakEven, Pace, break_even, loses_from, stops, tau_at
+from dlite.audit.costs import Cost
 from dlite.audit.figures import Figures, figures
 from dlite.audit.replay import Replay
 from dlite.bench.figures import Estimate
+from dlite.bench.run import PLAIN
 from dlite.types import Round, Seconds, tau
 
 from .support import costs_of
@@ -73,3 +75,45 @@ def test_from_which_length_on_it_costs_more_than_it_gives(speeds: list[float | N
         for name, s in zip(("below 1K", "1-2K"), speeds, strict=True)
     ]
     assert loses_from(rows, "a") == group
+
+
+def batched(done: Replay, rounds: tuple[Round, ...], row: dict[int, float]) -> BreakEven:
+    """The good guesser had these rounds; with several requests at a time a row costs more."""
+    trials = tuple(replace(t, generation=replace(t.generation, rounds=rounds)) for t in done.trials)
+    context = costs_of(done)[0].context
+    costs = [
+        Cost(arm, K, context, 1 + K * price if arm == PLAIN else 0.1, requests)
+        for requests, price in row.items()
+        for arm, Ks in ((PLAIN, (0, 1, 4)), ("good", (1, 2, 4)))
+        for K in Ks
+    ]
+    return next(one for one in break_even(replace(done, trials=trials), costs, [], include_loops=True))
+
+
+def test_from_how_many_requests_on_each_k_costs_more_than_it_gives(done: Replay) -> None:
+    found = batched(done, (Round(4, 1, 2, 400),), {1: 0.0, 2: 0.2, 8: 0.8, 16: 2.0})
+    assert found.batch_context == costs_of(done)[0].context
+    assert [requests for requests, _ in found.by_batch] == [1, 2, 8, 16]
+    assert found.by_batch[1][1][3] == Pace(4, 2.0, pytest.approx(1 + 4 * 0.2 + 0.1))
+    assert found.by_batch[1][1][2] == Pace(3, 2.0, pytest.approx(1 + 3 * 0.2 + 0.1))  # between those measured
+    assert found.stops == ((1, 16), (2, 8), (3, 8), (4, 8))
+    assert batched(done, (Round(4, 4, 5, 400),), {1: 0.0, 2: 0.2}).stops == ((1, None), (2, None), (3, None), (4, None))
+
+
+def test_a_shared_pass_is_as_wide_as_the_longest_proposal_in_it(done: Replay) -> None:
+    """Of two requests, each with 4 drafts in half of its rounds, three passes of four verify 4."""
+    rounds = (Round(4, 1, 2, 400), Round(0, 0, 1, 400))
+    found = batched(done, rounds, {1: 0.5, 2: 0.5, 4: 0.5})
+    costs = [paces[3].cost for _, paces in found.by_batch]
+    assert costs == pytest.approx([1.1 + 0.5 * 2, 1.1 + 0.75 * 2, 1.1 + (1 - 1 / 16) * 2])
+
+
+def test_nothing_is_said_of_batches_that_were_not_priced(done: Replay) -> None:
+    found = even(done)["good"]
+    assert (found.batch_context, found.by_batch, found.stops) == (None, (), ())
+
+
+def test_paying_again_in_a_larger_batch_is_paying() -> None:
+    pace = {True: Pace(1, 2.0, 1.0), False: Pace(1, 1.0, 2.0)}
+    for pays, stop in (((True, False, True), None), ((True, False, False), 2), ((False, False, False), 1)):
+        assert stops([(n, [pace[p]]) for n, p in zip((1, 2, 4), pays, strict=True)]) == ((1, stop),)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from dlite.audit.figures import ALL, COPIED, context_bucket, figures, span_figures, turn_bucket
-from dlite.audit.marks import Mark, marks
+from dlite.audit.figures import ALL, COPIED, context_bucket, figures, source_figures, span_figures, turn_bucket
+from dlite.audit.marks import TARGET, Mark, marks
 from dlite.audit.replay import Replay
 from dlite.bench.run import PLAIN
 from dlite.types import tau
@@ -80,7 +81,11 @@ def test_an_arm_without_a_passed_check_has_no_speedup(done: Replay) -> None:
 
 def test_spans_share_out_the_tokens(done: Replay, target: object) -> None:
     made = {
-        (t.turn, t.arm): [Mark("x", 0, "prose", False), Mark("y", 2, "code", True), Mark("z", 1, "code", False)]
+        (t.turn, t.arm): [
+            Mark("x", 0, TARGET, "prose", False),
+            Mark("y", 2, "guesser", "code", True),
+            Mark("z", 1, "guesser", "code", False),
+        ]
         for t in done.trials
     }
     rows = {row.span: row for row in span_figures(done, made, include_loops=True, seed=0) if row.arm == "good"}
@@ -89,9 +94,51 @@ def test_spans_share_out_the_tokens(done: Replay, target: object) -> None:
     assert (rows["prose"].accepted.value, rows["code"].accepted.value, rows[COPIED].accepted.value) == (0, 1, 1)
 
 
-def test_accepted_shares_follow_the_rounds(done: Replay, target: object) -> None:
-    ids = {turn.id: turn.ids for turn in done.turns}
-    made = {(t.turn, t.arm): marks(t.generation, ids[t.turn], target.tokenizer) for t in done.trials if t.reuse == "on"}
+def every_mark(done: Replay, target: Any) -> dict[tuple[str, str], list[Mark]]:
+    ids, names = {turn.id: turn.ids for turn in done.turns}, {arm.name: arm.drafter.name for arm in done.arms}
+    return {
+        (t.turn, t.arm): marks(t.generation, ids[t.turn], target.tokenizer, names[t.arm])
+        for t in done.trials
+        if t.reuse == "on"
+    }
+
+
+def test_every_token_was_given_by_somebody(done: Replay, target: Any) -> None:
+    """A hybrid of two: the parts share the tokens, and each has the tau of its own rounds."""
+    halves = tuple(
+        replace(
+            t,
+            generation=replace(
+                t.generation,
+                rounds=tuple(replace(r, source=("a", "b")[i % 2]) for i, r in enumerate(t.generation.rounds)),
+            ),
+        )
+        if t.arm == "good"
+        else t
+        for t in done.trials
+    )
+    hybrid = replace(done, trials=halves)
+    rows = source_figures(hybrid, every_mark(hybrid, target), include_loops=True)
+    assert [(row.arm, row.source) for row in rows] == [
+        ("good", "a"),
+        ("good", "b"),
+        ("good", TARGET),
+        ("poor K=2", "guesser"),
+        ("poor K=2", TARGET),
+    ]
+    mine = [t.generation for t in halves if (t.arm, t.reuse) == ("good", "on")]
+    good = rows[:3]
+    assert sum(row.tokens for row in good) == sum(len(one.token_ids) for one in mine)
+    assert sum(row.share for row in good) == pytest.approx(1)
+    drafted = [r for one in mine for r in one.rounds if r.proposed and r.source == "a"]
+    assert (good[0].rounds, good[0].tau) == (len(drafted), tau(drafted))
+    assert good[0].tokens == sum(min(r.accepted, r.committed) for r in drafted)
+    looping = replace(done, looping=frozenset(turn.id for turn in done.turns))
+    assert source_figures(looping, every_mark(done, target), include_loops=False) == []
+
+
+def test_accepted_shares_follow_the_rounds(done: Replay, target: Any) -> None:
+    made = every_mark(done, target)
     rows = [
         row for row in span_figures(done, made, include_loops=True, seed=0) if row.arm == "good" and row.span != COPIED
     ]

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from dlite.audit.marks import marks, positions, runs, token_texts, unrolled
+from dlite.audit.marks import TARGET, marks, positions, runs, sources, token_texts, unrolled
 from dlite.audit.replay import Replay
 from dlite.audit.spans import PROSE, REASONING
 from tests.data.support import PLAIN, make_tokenizer
@@ -22,6 +24,16 @@ from .support import generation
 )
 def test_positions_follow_from_the_rounds(rounds: list[tuple[int, int, int]], expected: list[int]) -> None:
     assert positions(generation(range(len(expected)), rounds)) == expected
+
+
+def test_every_token_knows_which_part_of_a_hybrid_gave_it() -> None:
+    """Its rounds name the part; a simple drafter's do not. What no draft gave is the target's."""
+    made = generation(range(8), [(4, 2, 3), (4, 1, 2), (0, 0, 1), (4, 3, 1)])
+    named = [replace(r, source=s) for r, s in zip(made.rounds, ("suffix", "dlite", "", "suffix"), strict=True)]
+    hybrid = sources(replace(made, rounds=tuple(named)), "hybrid")
+    assert hybrid == [TARGET, "suffix", "suffix", TARGET, "dlite", TARGET, TARGET, "suffix"]
+    assert sources(made, "ngram") == [TARGET, "ngram", "ngram", TARGET, "ngram", TARGET, TARGET, "ngram"]
+    assert sources(generation([], []), "x") == []
 
 
 def test_positions_agree_with_what_was_decoded(done: Replay) -> None:
@@ -45,11 +57,12 @@ def test_a_mark_has_it_all() -> None:
     prompt = tokenizer.encode("abcdefgh<think>", add_special_tokens=False)
     ids = tokenizer.encode("ab</think>abcdefgh", add_special_tokens=False)
     rounds = [(len(ids), len(ids) - 2, len(ids) - 1)]
-    found = marks(generation(ids, rounds), prompt, tokenizer)
+    found = marks(generation(ids, rounds), prompt, tokenizer, "dlite")
     assert [m.text for m in found[:2]] == ["a", "b"]
     assert [m.span for m in found] == [REASONING] * 10 + [PROSE] * 8
     assert [m.copied for m in found] == [False] * 10 + [True] * 8
     assert [m.position for m in found] == [0, *range(1, len(ids) - 1), 0]
+    assert [m.source for m in found] == [TARGET, *["dlite"] * (len(ids) - 2), TARGET]
 
 
 def test_runs_and_back() -> None:

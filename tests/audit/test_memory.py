@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlite.audit.memory import footprints, kv_bytes_per_token
+from dlite.audit.memory import fitting_batches, footprints, free_bytes, kv_bytes_per_token
 from dlite.audit.replay import Replay
 from dlite.target.hf import HFTarget
 from tests.support import tiny_model
@@ -25,3 +25,9 @@ def test_key_values_are_what_the_cache_holds() -> None:
     target.forward(torch.tensor([[3, 4, 5, 6]]), cache, 0, (), "last")
     held = sum(k[0, :, :4].numel() + v[0, :, :4].numel() for k, v in cache.layers)
     assert kv_bytes_per_token(target) * 4 == held * 4
+
+
+def test_powers_of_two_up_to_the_most(target: Any) -> None:
+    assert [fitting_batches(target, 1, most) for most in (1, 4, 6)] == [[1], [1, 2, 4], [1, 2, 4, 6]]
+    assert free_bytes(target.device) > 0
+    assert fitting_batches(target, free_bytes(target.device), 8) == [1]

@@ -25,7 +25,11 @@ def test_no_text_no_ids_no_names(target: Any, done: Replay) -> None:
     for name in ("one, message", "three, message", "bash", "grep", "secret-trace"):
         assert name not in text
         assert name not in html(made)
-    assert made["samples"] == []
+    tokens = [token for sample in made["samples"] for answer in sample["answers"] for token in answer["tokens"]]
+    assert {text for text, *_ in tokens} == {""}
+    assert {source for *_, source in tokens} == {"guesser", "target"}
+    assert {sample["turn"] for sample in made["samples"]} <= {turn["id"] for turn in made["turns"]}
+    assert "<pre>" not in html(made)
     assert all("ids" not in trial for trial in made["trials"])
     assert made["redacted"] is True
 

@@ -29,11 +29,15 @@ def test_every_token_says_who_gave_it_where_and_what_it_is(report: Report, done:
     for record, trial in zip(report["trials"], done.trials, strict=True):
         assert (record["turn"], record["arm"], record["reuse"]) == (trial.turn, trial.arm, trial.reuse)
         assert [r[2] for r in record["rounds"]] == [r.committed for r in trial.generation.rounds]
+        assert (record["context"], record["tau"]) == (trial.generation.prompt_tokens, trial.generation.tau)
         assert ("ids" in record) == (trial.reuse == "on")
         if trial.reuse == "on":
             length = len(trial.generation.token_ids)
-            assert len(record["ids"]) == len(record["positions"]) == length
-            assert len(list(unrolled(record["spans"]))) == len(list(unrolled(record["copied"]))) == length
+            assert len(record["ids"]) == len(record["positions"]) == record["tokens"] == length
+            for key in ("spans", "copied", "sources"):
+                assert len(list(unrolled(record[key]))) == length
+            gave = zip(record["positions"], unrolled(record["sources"]), strict=True)
+            assert all((source == "target") == (place == 0) for place, source in gave)
 
 
 def test_reuse_says_what_it_saved(report: Report, done: Replay) -> None:
@@ -43,16 +47,6 @@ def test_reuse_says_what_it_saved(report: Report, done: Replay) -> None:
     assert rows["good", "on"]["prompt_tokens"] == sum(len(turn.ids) for turn in done.turns)
 
 
-def test_samples_are_the_answers_token_by_token(report: Report, done: Replay) -> None:
-    assert 0 < len(report["samples"]) <= 6
-    for sample in report["samples"]:
-        trial = next(
-            t for t in report["trials"] if (t["turn"], t["arm"], t["reuse"]) == (sample["turn"], sample["arm"], "on")
-        )
-        assert [position for _, position in sample["tokens"]] == trial["positions"]
-    assert [s["context"] for s in report["samples"]] == sorted(s["context"] for s in report["samples"])
-
-
 def test_the_same_figures_again_except_for_times(target: Any, report: Report) -> None:
     again = make_replay(target)
     judging = Judging(include_loops=True)
@@ -60,7 +54,8 @@ def test_the_same_figures_again_except_for_times(target: Any, report: Report) ->
     for left, right in zip(report["figures"], other["figures"], strict=True):
         for key in ("by", "group", "arm", "calls", "tokens", "rounds", "tau", "acceptance"):
             assert left[key] == right[key]
-    assert report["spans"] == other["spans"]
+    for key in ("spans", "sources", "samples"):
+        assert report[key] == other[key]
     assert report["turns"] == other["turns"]
 
 

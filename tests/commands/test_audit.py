@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dlite import cli
 from dlite.audit import command
 from dlite.checkpoint import save_drafter
 from dlite.target.load import load_target
-from tests.data.support import PLAIN, TOOLS, make_tokenizer
-from tests.support import tiny_drafter, tiny_model
+from tests.data.support import PLAIN, target_folder
+from tests.support import Run, tiny_drafter
 
-Run = Callable[..., tuple[int, str, str]]
 ASK = {"role": "user", "content": "what is it?"}
 STEP = {"role": "assistant", "content": "so\n```bash\nls\n```"}
 SEEN = {"role": "tool", "tool_call_id": "1", "content": "secret words"}
@@ -28,31 +24,9 @@ CALL = {
 }
 
 
-@pytest.fixture
-def dlite(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the entry point: (status, stdout, stderr)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dlite", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out = capsys.readouterr()
-        return int(end.value.code or 0), out.out, out.err
-
-    return run
-
-
-def folder_target(folder: Path, template: str | None) -> Path:
-    tokenizer = make_tokenizer(template)
-    model = tiny_model("qwen3", vocab_size=len(tokenizer), context=400, eos_token_id=0, bos_token_id=None)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return folder_target(tmp_path_factory.mktemp("target"), TOOLS)
+    return target_folder(tmp_path_factory.mktemp("target"), context=400)
 
 
 @pytest.fixture(scope="module")
@@ -114,12 +88,13 @@ def test_a_servers_log(dlite: Run, tmp_path: Path) -> None:
 
 
 def test_a_template_that_cannot_is_told_and_plain_can(dlite: Run, log: Path, tmp_path: Path) -> None:
-    target = folder_target(
+    target = target_folder(
         tmp_path / "t",
         PLAIN.replace(
             "{% for m in messages %}",
             "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no') }}{% endif %}",
         ),
+        context=400,
     )
     options = ("--target", target, "--drafter", "none", "--max-new-tokens", 4, "--out", tmp_path / "out")
     status, said, _ = audit(dlite, log, *options)
@@ -173,6 +148,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "missing log": (["nowhere.jsonl"], "there is no file or folder nowhere.jsonl"),
     "no conversations": (["EMPTY"], "can be replayed: there are none. Expected a log of conversations"),
     "nothing usable": (["BROKEN"], "can be replayed: 1 a layout that is not known (broken.jsonl, line 1)"),
+    "an empty file": (["HOLLOW"], "can be replayed: there are none. Expected a log of conversations"),
+    "no answers to write": (["SILENT"], "1 no turn for the assistant to write (silent.jsonl, line 1)"),
+    "too long for the target": (["LONG"], "1 a turn behind more tokens than fit (long, message 2)"),
+    "a folder that is a file": (["LOG", "--out", "LOG"], "log.jsonl is a file. Expected a folder for the report"),
     "nothing fits": (["LOG", "--max-context", "5"], "a turn behind more tokens than fit"),
     "no room": (["LOG", "--max-new-tokens", "900"], "the context range is 0 to -500"),
     "too few tokens": (["LOG", "--max-new-tokens", "1"], "max_new_tokens is 1. Expected 2 or more"),
@@ -192,12 +171,17 @@ def test_a_mistake_is_one_sentence_and_status_2(dlite: Run, target: Path, log: P
     arguments, words = MISTAKES[name]
     (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "broken.jsonl").write_text('{"a": 1}\n')
-    places = {"LOG": log, "EMPTY": tmp_path / "empty.jsonl", "BROKEN": tmp_path / "broken.jsonl"}
+    (tmp_path / "hollow.jsonl").write_text("")
+    (tmp_path / "silent.jsonl").write_text(json.dumps({"messages": [STEP, STEP]}) + "\n")
+    (tmp_path / "long.jsonl").write_text(json.dumps({"id": "long", "messages": [{**ASK, "content": "x " * 400}, STEP]}))
+    places = {name.upper(): tmp_path / f"{name}.jsonl" for name in ("hollow", "silent", "long")}
+    places |= {"LOG": log, "EMPTY": tmp_path / "empty.jsonl", "BROKEN": tmp_path / "broken.jsonl"}
     given = [places.get(a, a) for a in arguments]
     plain = [] if "--drafter" in arguments else ["--drafter", "none"]
-    status, out, err = audit(dlite, *given, *plain, "--target", target, "--out", tmp_path / "out")
+    out = [] if "--out" in arguments else ["--out", tmp_path / "out"]
+    status, said, err = audit(dlite, *given, *plain, *out, "--target", target)
     assert status == 2
-    assert out == ""
+    assert said == ""
     assert err.startswith("dlite: ")
     assert words in err
     assert "Traceback" not in err
@@ -205,7 +189,7 @@ def test_a_mistake_is_one_sentence_and_status_2(dlite: Run, target: Path, log: P
 
 
 def test_without_a_chat_template_plain_is_offered(dlite: Run, log: Path, tmp_path: Path) -> None:
-    target = folder_target(tmp_path / "t", None)
+    target = target_folder(tmp_path / "t", None, context=400)
     options = ("--target", target, "--drafter", "none", "--max-new-tokens", 4, "--out", tmp_path / "out")
     status, _, err = audit(dlite, log, *options)
     assert (status, "--plain" in err) == (2, True)

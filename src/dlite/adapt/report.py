@@ -41,7 +41,7 @@ def build(
 ) -> Report:
     """The report of a finished comparison. ``target`` is the one that replayed; ``drafter`` the name it was asked by."""
     ids = {turn.id: turn.ids for turn in done.turns}
-    said = {(t.turn, t.arm): marks(t.generation, ids[t.turn], target.tokenizer) for t in done.trials}
+    said = {(t.turn, t.arm): marks(t.generation, ids[t.turn], target.tokenizer, t.arm) for t in done.trials}
     spans = span_figures(done, said, include_loops=include_loops, seed=seed)
     training = json.loads((learned.folder / "training.json").read_text())
     report = {

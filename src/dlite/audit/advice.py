@@ -48,6 +48,7 @@ def advice(report: Report, flags: Flags) -> dict[str, Any]:
     sentences = [
         _whole_call(row),
         *_lengths(report, best["name"]),
+        *_batches(report, best),
         *_other_k(report, best),
         *_reuse(report, best["name"]),
     ]
@@ -166,6 +167,26 @@ def _lengths(report: Report, arm: str) -> list[str]:
     if found["loses_from"] == groups[0]:
         return ["It costs more than it gives at every length of the context."]
     return [f"From a context of {found['loses_from']} tokens on it costs more than it gives: switch it off there."]
+
+
+def _batches(report: Report, arm: Mapping[str, Any]) -> list[str]:
+    """From how many requests at a time on the measured K, and every K, is predicted to cost more than it gives."""
+    found = next((one for one in report["break_even"] if one["arm"] == arm["name"]), None)
+    stops = dict(found["stops"]) if found else {}
+    if found is None or arm["K"] not in stops:
+        return []
+    largest, paces = found["by_batch"][-1]
+    speeds = {pace["K"]: pace["tau"] / pace["cost"] for pace in paces}
+    stop, best = stops[arm["K"]], max(speeds, key=lambda K: speeds[K])
+    if stop is None:
+        return [
+            f"With up to {largest} requests at a time it is predicted to pay: {speeds[arm['K']]:.2f}× at {largest}."
+        ]
+    begin = f"With {stop} or more requests at a time" if stop > 1 else "Whatever the number of requests at a time,"
+    words = f"{begin} K = {arm['K']} is predicted to cost more than it gives"
+    if stops[best] is None:
+        return [f"{words}; K = {best} still pays at {largest}, {speeds[best]:.2f}×."]
+    return [f"{words}; at {largest} no K pays: switch it off there."]
 
 
 def _other_k(report: Report, arm: Mapping[str, Any]) -> list[str]:

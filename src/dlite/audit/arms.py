@@ -9,7 +9,7 @@ from typing import Any
 
 from dlite.bench.command import ADAPTIVE, split_adaptive
 from dlite.bench.run import PLAIN, Arm
-from dlite.drafters import load_drafter
+from dlite.drafters import SHIPPED, load_drafter, shipped_folder
 from dlite.drafters.none import NoDrafter
 from dlite.engine.control import Control
 from dlite.errors import ConfigError
@@ -19,6 +19,11 @@ LOOKUPS: dict[str, dict[str, Any]] = {  # drafters without weights that vLLM has
     "ngram": {"method": "ngram", "prompt_lookup_max": 3},
     "suffix": {"method": "suffix"},
 }
+
+
+def default_drafters(target: Target) -> list[str]:
+    """Where nobody names a drafter: the one that ships for the target; else those that need no training."""
+    return ["shipped"] if target.info.name in SHIPPED else list(LOOKUPS)
 
 
 def make_arms(target: Target, drafters: Sequence[str], Ks: Sequence[int]) -> tuple[list[Arm], dict[str, str]]:
@@ -49,22 +54,28 @@ def make_arms(target: Target, drafters: Sequence[str], Ks: Sequence[int]) -> tup
     return arms, given
 
 
-def serving_flags(target: str, arm: Arm, named: str) -> list[tuple[str, str]]:
+def serving_flags(target: Target, arm: Arm, named: str) -> list[tuple[str, str]]:
     """(where, what to write) to serve as an arm was measured."""
+    name = target.info.name
     K = arm.drafter.max_drafts if arm.K is None else arm.K
     given = named.removesuffix(ADAPTIVE) if arm.control else named
     kind = given.partition(":")[0]
     if kind in LOOKUPS and not arm.control:
         settings = json.dumps({**LOOKUPS[kind], "num_speculative_tokens": K})
         return [
-            ("dlite", f"dlite serve --target {target} --drafter {kind} -K {K}"),
+            ("dlite", f"dlite serve --target {name} --drafter {kind} -K {K}"),
             ("vLLM", f"--enable-prefix-caching --speculative-config '{settings}'"),
         ]
     adaptive = " --adaptive" if arm.control else ""
-    return [
-        ("dlite", f"dlite generate --target {target} --drafter {given} -K {K}{adaptive}"),
-        ("any engine that reads this drafter", f"num_speculative_tokens = {K}, prefix caching on"),
-    ]
+    flags = [("dlite", f"dlite generate --target {name} --drafter {given} -K {K}{adaptive}")]
+    if arm.drafter.name == "dlite" and not arm.control:
+        folder = shipped_folder(target) if given == "shipped" else Path(given)
+        settings = json.dumps({"method": "dflash", "model": str(folder.resolve()), "num_speculative_tokens": K})
+        return [
+            *flags,
+            ("vLLM, with dlite installed beside it", f"--enable-prefix-caching --speculative-config '{settings}'"),
+        ]
+    return [*flags, ("any engine that reads this drafter", f"num_speculative_tokens = {K}, prefix caching on")]
 
 
 def _title(name: str) -> str:

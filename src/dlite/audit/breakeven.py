@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dlite.audit.costs import Cost
 from dlite.audit.figures import Figures
@@ -32,24 +33,30 @@ class Pace:
 
 @dataclass(frozen=True)
 class BreakEven:
-    """One arm: every K overall, and at each prompt length where costs were measured.
+    """One arm: every K overall, at each prompt length where costs were measured, and for each number of requests at a time.
 
-    ``loses_from`` is the first group of context lengths from which on the measured speed-up stays below 1.
+    ``loses_from`` is the first group of context lengths from which on the measured speed-up stays below 1. ``by_batch``
+    is priced behind ``batch_context`` tokens; ``stops`` are, for each K, the requests at a time from which on its predicted
+    speed-up stays below 1, None where it never does.
     """
 
     arm: str
     paces: tuple[Pace, ...]
     by_context: tuple[tuple[int, tuple[Pace, ...]], ...]
     loses_from: str | None
+    batch_context: int | None
+    by_batch: tuple[tuple[int, tuple[Pace, ...]], ...]
+    stops: tuple[tuple[int, int | None], ...]
 
 
 def break_even(
     replay: Replay, costs: Sequence[Cost], rows: Sequence[Figures], *, include_loops: bool
 ) -> list[BreakEven]:
     """Break-even of every drafting arm that is the target's own text and whose costs are known."""
-    found, verifying = [], _prices(costs, PLAIN)
+    found, alone = [], [cost for cost in costs if cost.requests == 1]
+    verifying = _prices(alone, PLAIN)
     for arm in replay.arms[1:]:
-        rounds, drafting = _rounds(replay, arm.name, include_loops), _prices(costs, arm.name)
+        rounds, drafting = _rounds(replay, arm.name, include_loops), _prices(alone, arm.name)
         contexts = [c for c in drafting if 0 in verifying.get(c, {})]
         if replay.lossless(arm.name) and rounds and contexts:
             near: dict[int, list[Round]] = {context: [] for context in contexts}
@@ -57,7 +64,10 @@ def break_even(
                 near[min(contexts, key=lambda known: abs(known - one.context))].append(one)
             priced = {c: _priced(some, drafting[c], verifying[c]) for c, some in near.items()}
             by_context = tuple((c, _paces(some, priced[c])) for c, some in near.items() if some)
-            found.append(BreakEven(arm.name, _paces(rounds, _joined(priced)), by_context, loses_from(rows, arm.name)))
+            overall = _paces(rounds, _joined(priced))
+            context, by_batch = _batches(rounds, costs, arm.name)
+            loses = loses_from(rows, arm.name)
+            found.append(BreakEven(arm.name, overall, by_context, loses, context, by_batch, stops(by_batch)))
     return found
 
 
@@ -70,6 +80,16 @@ def loses_from(rows: Sequence[Figures], arm: str) -> str | None:
             break
         first = group
     return first
+
+
+def stops(by_batch: Sequence[tuple[int, Sequence[Pace]]]) -> tuple[tuple[int, int | None], ...]:
+    """For each K: the number of requests from which on, to the largest, decoding would be slower than plain."""
+    found: dict[int, int | None] = {pace.K: None for _, paces in by_batch for pace in paces}
+    paying: set[int] = set()
+    for requests, paces in reversed(by_batch):
+        paying |= {pace.K for pace in paces if pace.speed >= 1}
+        found |= {pace.K: requests for pace in paces if pace.K not in paying}
+    return tuple(sorted(found.items()))
 
 
 def tau_at(rounds: Sequence[Round], K: int) -> float:
@@ -99,12 +119,9 @@ def _priced(
     rounds: Sequence[Round], drafting: Mapping[int, float], verifying: Mapping[int, float]
 ) -> dict[int, list[float]]:
     """K -> the cost of each round, in plain steps, had it been cut to K drafts; a drafter may have proposed fewer."""
-    known = sorted(verifying)
-    seconds = [verifying[K] for K in known]
     proposed = np.array([r.proposed for r in rounds])
     return {
-        K: list((np.interp(np.minimum(proposed, K), known, seconds) + draft) / verifying[0])
-        for K, draft in drafting.items()
+        K: list((_between(verifying, np.minimum(proposed, K)) + draft) / verifying[0]) for K, draft in drafting.items()
     }
 
 
@@ -116,3 +133,34 @@ def _joined(priced: Mapping[int, Mapping[int, list[float]]]) -> dict[int, list[f
 
 def _paces(rounds: Sequence[Round], priced: Mapping[int, Sequence[float]]) -> tuple[Pace, ...]:
     return tuple(Pace(K, tau_at(rounds, K), float(np.mean(priced[K]))) for K in sorted(priced))
+
+
+def _batches(
+    rounds: Sequence[Round], costs: Sequence[Cost], arm: str
+) -> tuple[int | None, tuple[tuple[int, tuple[Pace, ...]], ...]]:
+    """The context at which several requests at a time were priced, and every K for each number of them."""
+    context = next((cost.context for cost in costs if cost.requests > 1), None)
+    found = []
+    for requests in sorted({cost.requests for cost in costs if cost.context == context}):
+        here = [cost for cost in costs if (cost.context, cost.requests) == (context, requests)]
+        verifying, drafting = ({c.K: c.seconds for c in here if c.arm == name} for name in (PLAIN, arm))
+        if 0 in verifying and drafting:
+            Ks = range(1, max(drafting) + 1)
+            costing = {K: [_together(rounds, K, requests, drafting, verifying)] for K in Ks}
+            found.append((requests, _paces(rounds, costing)))
+    return context, tuple(found)
+
+
+def _together(
+    rounds: Sequence[Round], K: int, requests: int, drafting: Mapping[int, float], verifying: Mapping[int, float]
+) -> float:
+    """Mean cost of a round in plain steps of as many requests: the pass is as wide as the longest proposal among them."""
+    widths, counts = np.unique([min(r.proposed, K) for r in rounds], return_counts=True)
+    chances = np.diff([0.0, *(np.cumsum(counts) / len(rounds)) ** requests])
+    seconds = float(chances @ _between(verifying, widths)) + float(_between(drafting, [K])[0])
+    return seconds / verifying[0]
+
+
+def _between(prices: Mapping[int, float], counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
+    known = sorted(prices)
+    return np.interp(counts, known, [prices[K] for K in known])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,11 @@ from statistics import median
 import torch
 
 from dlite.audit.arms import make_arms, serving_flags
-from dlite.audit.costs import measured_costs, spread_prompts
+from dlite.audit.costs import measured_costs, priced_loads
 from dlite.audit.memory import footprints
 from dlite.audit.page import write_html
 from dlite.audit.replay import Replay, ReplaySettings, replay
-from dlite.audit.report import Judging, Reading, Report, read_json, replay_report, server_report, write_json
+from dlite.audit.report import Judging, Reading, Report, is_report, read_json, replay_report, server_report, write_json
 from dlite.audit.server import read_server_log
 from dlite.audit.turns import Choice, Turn, choose_turns
 from dlite.errors import ConfigError, DataError
@@ -30,14 +31,16 @@ from dlite.traces.trace import Trace
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """What to replay and what to assume: ``concurrency`` requests at a time is what memory is counted for."""
+    """What to replay and what to assume: ``concurrency`` is how many requests at a time memory is counted and
+    rounds are priced for, at most.
+    """
 
     max_calls: int = 40
     turns_per_trace: int = 4
     min_context: int = 0
     max_context: int | None = None
     plain: bool = False
-    concurrency: int = 8
+    concurrency: int = 16
 
 
 def audit_traces(
@@ -57,6 +60,7 @@ def audit_traces(
         raise ConfigError(
             f"max_new_tokens is {replaying.max_new_tokens}. Expected 2 or more: the first token comes with the prefill. Raise it."
         )
+    check_out(out)
     turns, reading = _read(target, sources, settings, replaying, judging.seed)
     arms, given = make_arms(target, drafters, Ks)
     with counting_bar("turns", len(turns)) as advance:
@@ -65,9 +69,10 @@ def audit_traces(
         raise DataError("the audit was interrupted before a turn was measured. Expected at least one. Run it again.")
     costs = []
     if len(arms) > 1 and not measured.interrupted:
-        with counting_bar("round costs", len(spread_prompts(measured.turns))) as advance:
-            costs = measured_costs(target, arms, measured.turns, advance)
-    flags = {arm.name: serving_flags(target.info.name, arm, given[arm.name]) for arm in arms[1:]}
+        loads = priced_loads(target, measured.turns, settings.concurrency)
+        with counting_bar("round costs", len(loads)) as advance:
+            costs = measured_costs(target, arms, loads, advance)
+    flags = {arm.name: serving_flags(target, arm, given[arm.name]) for arm in arms[1:]}
     memory = footprints(target, arms, _lengths(measured), settings.concurrency)
     judging = Judging(judging.include_loops, judging.redact, judging.seed, judging.argv, flags)
     return _written(replay_report(target, reading, measured, costs, memory, judging), out)
@@ -75,9 +80,25 @@ def audit_traces(
 
 def audit_server(path: Path, out: Path, judging: Judging) -> Report:
     """Judge a server's own counts and write report.json and report.html into ``out``. Errors: ``DliteError``."""
+    check_out(out)
     skipped = Skipped()
     counts = read_server_log(path, skipped)
     return _written(server_report(str(path), counts, skipped, judging), out)
+
+
+def check_out(out: Path) -> None:
+    """Before anything is measured. Errors: ``ConfigError`` where the report cannot be written, or where that of something
+    else would be lost; an earlier audit is written over.
+    """
+    holder = next(place for place in (out, *out.parents) if place.exists())
+    if not (holder.is_dir() and os.access(holder, os.W_OK)):
+        why = "may not be written" if holder.is_dir() else "is a file"
+        raise ConfigError(f"--out {out}: {holder} {why}. Expected a folder for the report. Name another.")
+    if (out / "report.json").exists() and not is_report(out / "report.json"):
+        raise ConfigError(
+            f"--out {out} holds the report of something else, which would be lost. Expected a new folder or that of an earlier "
+            "audit. Name another."
+        )
 
 
 def summary(report: Report, out: Path) -> str:

@@ -1,4 +1,6 @@
-"""What drafting and verifying cost for each number of drafts, timed at a few of the prompts: the price side of break-even."""
+"""What drafting and verifying cost for each number of drafts, timed at a few of the prompts and batch sizes: the price
+side of break-even.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from dlite.audit.memory import fitting_batches
 from dlite.audit.turns import Turn
 from dlite.bench.run import PLAIN, Arm
-from dlite.drafters.base import Chooser
+from dlite.drafters.base import Chooser, Drafter
 from dlite.drafters.none import NoDrafter
 from dlite.engine.decode import Engine
 from dlite.engine.prefix import PrefixCache
@@ -16,13 +19,21 @@ from dlite.engine.request import Request
 from dlite.target.base import Target
 from dlite.types import Proposal, Round, View
 
-ROUNDS = 6  # at each prompt for each K; the first is dropped
+ROUNDS, BATCH_ROUNDS = 6, 4  # at each prompt for each K, alone and in a batch; the first is dropped
 PROMPTS = 3
 
 
 @dataclass(frozen=True)
+class Load:
+    """Where rounds are timed: ``requests`` rows of the batch, each behind the prompt of a turn."""
+
+    turn: Turn
+    requests: int
+
+
+@dataclass(frozen=True)
 class Cost:
-    """Median seconds behind ``context`` tokens.
+    """Median seconds of a round of ``requests`` rows of the batch, each behind ``context`` tokens.
 
     Of the arm "plain": a whole round that verifies K drafts, K = 0 being a plain step. Of any other arm: what making
     up to K drafts adds to that.
@@ -32,32 +43,43 @@ class Cost:
     K: int
     context: int
     seconds: float
+    requests: int = 1
 
 
 def measured_costs(
-    target: Target, arms: Sequence[Arm], turns: Sequence[Turn], advance: Callable[[int, str], None] = lambda *_: None
+    target: Target, arms: Sequence[Arm], loads: Sequence[Load], advance: Callable[[int, str], None] = lambda *_: None
 ) -> list[Cost]:
-    """Costs at the shortest, the middle and the longest prompt; arms[0] is plain decoding. Ctrl-C ends it early."""
-    counts = {arm.name: draft_counts(arm) for arm in arms[1:]}
-    most = max((K for Ks in counts.values() for K in Ks), default=0)
+    """Costs at every load; arms[0] is plain decoding. Of several requests at a time, some K only. Ctrl-C ends it early."""
     shared = PrefixCache(entries=1)  # neither of the two remembers anything of its own
-    plain, verifying = (Engine(target, d, max_batch=1, prefix=shared) for d in (NoDrafter(), _Repeats(most)))
-    drafting = {arm.name: Engine(target, arm.drafter, max_batch=1, prefix=PrefixCache(entries=1)) for arm in arms[1:]}
+    kept = {arm.name: PrefixCache(entries=1) for arm in arms[1:]}
     costs: list[Cost] = []
     try:
-        for turn in spread_prompts(turns):
-            context = len(turn.ids)
-            for K in (0, *sorted({K for Ks in counts.values() for K in Ks})):
-                rounds = [r for r in _rounds(verifying if K else plain, turn, K) if r.proposed == K]
-                costs += [Cost(PLAIN, K, context, median(map(round_seconds, rounds)))] if rounds else []
+        for load in loads:
+            counts = {arm.name: draft_counts(arm, few=load.requests > 1) for arm in arms[1:]}
+            Ks = sorted({K for own in counts.values() for K in own})
+            where = (len(load.turn.ids), load.requests)
+            priced: tuple[tuple[Drafter, list[int]], ...] = ((NoDrafter(), [0]), (_Repeats(max(Ks, default=0)), Ks))
+            for drafter, some in priced:
+                engine = Engine(target, drafter, max_batch=load.requests, prefix=shared)
+                for K in some:
+                    rounds = [r for r in _rounds(engine, load, K) if r.proposed == K]
+                    costs += _cost(PLAIN, K, where, [round_seconds(r) for r in rounds])
             for arm in arms[1:]:
+                engine = Engine(target, arm.drafter, max_batch=load.requests, prefix=kept[arm.name])
                 for K in counts[arm.name]:
-                    spent = [r.seconds_draft for r in _rounds(drafting[arm.name], turn, K)]
-                    costs += [Cost(arm.name, K, context, median(spent))] if spent else []
-            advance(1, f"{context} tokens")
+                    costs += _cost(arm.name, K, where, [r.seconds_draft for r in _rounds(engine, load, K)])
+            advance(1, f"{load.requests} × {len(load.turn.ids)} tokens")
     except KeyboardInterrupt:
         pass
     return costs
+
+
+def priced_loads(target: Target, turns: Sequence[Turn], concurrency: int) -> list[Load]:
+    """One request at up to three prompts; more at a time, up to the concurrency and to what memory holds, at the middle one."""
+    prompts = spread_prompts(turns)
+    middle = prompts[len(prompts) // 2]
+    sizes = fitting_batches(target, len(middle.ids), concurrency)
+    return [*(Load(turn, 1) for turn in prompts), *(Load(middle, size) for size in sizes if size > 1)]
 
 
 def spread_prompts(turns: Sequence[Turn]) -> list[Turn]:
@@ -67,9 +89,11 @@ def spread_prompts(turns: Sequence[Turn]) -> list[Turn]:
     return [by_length[round(i * (len(by_length) - 1) / max(1, count - 1))][1] for i in range(count)]
 
 
-def draft_counts(arm: Arm) -> list[int]:
-    """Every K up to the arm's own; above 8 only some."""
+def draft_counts(arm: Arm, *, few: bool = False) -> list[int]:
+    """Every K up to the arm's own, above 8 only some; or a ``few`` of them, between which costs follow a line."""
     most = arm.drafter.max_drafts if arm.K is None else arm.K
+    if few:
+        return sorted({K for K in (1, (1 + most) // 2, most) if K})
     return [K for K in range(1, most + 1) if K <= 8 or K % 4 == 0 or most == K]
 
 
@@ -78,15 +102,27 @@ def round_seconds(one: Round) -> float:
     return one.seconds_draft + one.seconds_verify + one.seconds_other
 
 
-def _rounds(engine: Engine, turn: Turn, K: int) -> list[Round]:
+def _cost(arm: str, K: int, where: tuple[int, int], seconds: Sequence[float]) -> list[Cost]:
+    context, requests = where
+    return [Cost(arm, K, context, median(seconds), requests)] if seconds else []
+
+
+def _rounds(engine: Engine, load: Load, K: int) -> list[Round]:
     """A few rounds with at most K drafts, those of the end of the context left out."""
-    number = engine.submit(Request(turn.ids, 1 + ROUNDS * (K + 1), K or None, stop_ids=frozenset()))
-    for _ in range(ROUNDS):
+    ids, count = load.turn.ids, ROUNDS if load.requests == 1 else BATCH_ROUNDS
+    if load.requests > 1:  # the prompt is computed once, then shared
+        first = engine.submit(Request(ids, 1, stop_ids=frozenset()))
+        engine.run()
+        engine.result(first)
+    request = Request(ids, 1 + count * (K + 1), K or None, stop_ids=frozenset())
+    numbers = [engine.submit(request) for _ in range(load.requests)]
+    for _ in range(count):
         if engine.busy:
             engine.step()
-    engine.cancel(number)
+    for number in numbers:
+        engine.cancel(number)
     engine.run()
-    return list(engine.result(number).rounds[1:])
+    return list(engine.result(numbers[0]).rounds[1:])  # a pass counts in full for every request in it
 
 
 class _Repeats:

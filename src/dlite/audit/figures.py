@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlite.audit.costs import round_seconds
-from dlite.audit.marks import Mark
+from dlite.audit.marks import TARGET, Mark
 from dlite.audit.replay import Replay, Trial
 from dlite.audit.spans import SPANS
 from dlite.audit.turns import Turn
@@ -49,6 +50,22 @@ class Figures:
     speedup: Estimate | None
     call_ratio: Estimate | None
     seconds: Seconds
+
+
+@dataclass(frozen=True)
+class SourceFigures:
+    """What one drafter, or one part of a composed drafter, gave: rounds it drafted in, and accepted drafts.
+
+    Of the source "target": the tokens that no draft gave; ``rounds`` are those without any drafts. ``share`` is of all
+    tokens of the arm; ``tau`` that of the rounds, 0 where there are none.
+    """
+
+    arm: str
+    source: str
+    rounds: int
+    tokens: int
+    share: float
+    tau: float
 
 
 @dataclass(frozen=True)
@@ -99,6 +116,23 @@ def span_figures(replay: Replay, marks: TrialMarks, *, include_loops: bool, seed
                 accepted = bootstrap(columns, _first_over_second, seed=seed)
                 rows.append(SpanFigures(span, arm.name, len(counts), tokens, tokens / total, accepted))
     return rows
+
+
+def source_figures(replay: Replay, marks: TrialMarks, *, include_loops: bool) -> list[SourceFigures]:
+    """Who gave the tokens of each drafting arm, the target last."""
+    kept = [turn.id for turn in replay.turns if include_loops or turn.id not in replay.looping]
+    main = {(t.turn, t.arm): t.generation.rounds for t in replay.trials if t.reuse == replay.settings.main}
+    rows = []
+    for arm in replay.arms[1:]:
+        tokens = Counter(mark.source for turn in kept for mark in marks[turn, arm.name])
+        rounds: dict[str, list[Round]] = {}
+        for one in (r for turn in kept for r in main[turn, arm.name]):
+            rounds.setdefault((one.source or arm.drafter.name) if one.proposed else TARGET, []).append(one)
+        for source in (*sorted({*tokens, *rounds} - {TARGET}), TARGET):
+            mine = rounds.get(source, [])
+            share = tokens[source] / (tokens.total() or 1)
+            rows.append(SourceFigures(arm.name, source, len(mine), tokens[source], share, tau(mine)))
+    return rows if kept else []
 
 
 def context_bucket(tokens: int) -> str:

@@ -11,24 +11,31 @@ from dlite.audit.spans import copied, spans
 from dlite.engine.text import TextStream
 from dlite.types import Generation
 
+TARGET = "target"
+
 
 @dataclass(frozen=True)
 class Mark:
-    """One token. ``position`` is that of the accepted draft it was, 1 to K, or 0 for a token of the target's own."""
+    """One token. ``position`` is that of the accepted draft it was, 1 to K, or 0 for a token of the target's own.
+
+    ``source`` names the drafter that gave it, of a composed one the part; "target" for the target's own.
+    """
 
     text: str
     position: int
+    source: str
     span: str
     copied: bool
 
 
-def marks(generation: Generation, prompt: Sequence[int], tokenizer: Any) -> list[Mark]:
-    """The tokens of an answer in order; ``prompt`` are the ids it answers."""
+def marks(generation: Generation, prompt: Sequence[int], tokenizer: Any, drafter: str) -> list[Mark]:
+    """The tokens of an answer in order; ``prompt`` are the ids it answers, ``drafter`` the name of who drafted."""
     ids = generation.token_ids
     pieces = token_texts(tokenizer, ids)
     opening = "".join(token_texts(tokenizer, prompt[-8:]))
     kinds = spans(pieces, thinking=opening.rstrip().endswith("<think>"))
-    found = zip(pieces, positions(generation), kinds, copied(prompt, ids), strict=True)
+    places, givers = positions(generation), sources(generation, drafter)
+    found = zip(pieces, places, givers, kinds, copied(prompt, ids), strict=True)
     return [Mark(*one) for one in found]
 
 
@@ -39,6 +46,13 @@ def positions(generation: Generation) -> list[int]:
         drafts = range(1, min(one.accepted, one.committed) + 1)
         found += [*drafts, *[0] * (one.committed - len(drafts))]
     return found
+
+
+def sources(generation: Generation, drafter: str) -> list[str]:
+    """Who gave each token: the part of a composed drafter that its round names, else ``drafter``, or the target itself."""
+    names = [one.source or drafter for one in generation.rounds for _ in range(one.committed)]
+    names = [TARGET, *names] if generation.token_ids else []
+    return [name if place else TARGET for name, place in zip(names, positions(generation), strict=True)]
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:

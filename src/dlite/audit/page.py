@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from dlite.audit.marks import TARGET
 from dlite.audit.plots import arm_colors, pictures, size
+from dlite.audit.strips import KINDS, kind_of, shares, strips, words
 from dlite.bench.report import write_text
 from dlite.bench.tables import interval, number, plural
 
 Report = dict[str, Any]
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
-SPAN_HEADER = ("kind of text", "arm", "tokens", "share of tokens", "accepted drafts [95%]")
+SPANS = ("kind of text", "arm", "tokens", "share of tokens", "accepted drafts [95%]")
+SOURCES = ("given by", "arm", "tokens", "share of tokens", "rounds it drafted in", "tau of these")
 PARTS = ("prefill", "draft", "verify", "other")
 HEADER = ("tau [95%]", "round cost c", "decode speed-up [95%]", "whole call [95%]", *PARTS)
 GROUPED = {"all": "", "context": "context tokens", "turn": "turn", "tool": "tool"}
@@ -19,18 +22,24 @@ GROUPED = {"all": "", "context": "context tokens", "turn": "turn", "tool": "tool
 
 def html(report: Report) -> str:
     """The page, from the report alone."""
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATE.parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    template = environment.get_template(TEMPLATE.name)
     return template.render(
         report=report,
         cards=_cards(report),
         pictures=pictures(report),
         colors=arm_colors(report),
-        tables=_tables(report),
-        span_header=SPAN_HEADER,
-        spans=_spans(report),
+        tables=[*_tables(report), *_token_tables(report)],
+        **_gave(report),
+        heat=_heat(report),
         memory=_memory(report),
         checks=check_lines(report),
         read=_read(report),
@@ -132,11 +141,25 @@ def _cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def _spans(report: Report) -> list[list[str]]:
-    return [
+def _token_tables(report: Report) -> list[dict[str, Any]]:
+    """What single tokens are part of, and who gave them."""
+    spans = [
         [row["span"], row["arm"], f"{row['tokens']:,}", f"{row['share']:.0%}", _percents(row["accepted"])]
         for row in report["spans"]
     ]
+    sources = [
+        [
+            row["source"] if row["source"] != TARGET else "the target",
+            row["arm"],
+            f"{row['tokens']:,}",
+            f"{row['share']:.0%}",
+            f"{row['rounds']:,}" if row["source"] != TARGET else f"{row['rounds']:,} without drafts",
+            number(row["tau"]) if row["rounds"] else "-",
+        ]
+        for row in sorted(report["sources"], key=lambda row: row["source"] == TARGET)
+    ]
+    found = ((SPANS, spans), (SOURCES, sources))
+    return [{"header": list(header), "rows": rows} for header, rows in found if rows]
 
 
 def _percents(estimate: dict[str, float | None] | None) -> str:
@@ -144,6 +167,48 @@ def _percents(estimate: dict[str, float | None] | None) -> str:
         return "-"
     low, high = estimate["low"], estimate["high"]
     return f"{estimate['value']:.0%}" + ("" if low is None or high is None else f" [{low:.0%}, {high:.0%}]")
+
+
+def _gave(report: Report) -> dict[str, Any]:
+    """Who gave the tokens: of all answers, and of some token by token, with the text unless it is redacted."""
+    answers = [
+        {**sample, "strips": strips(sample), "words": [] if report["redacted"] else words(sample)}
+        for sample in report["samples"]
+    ]
+    found = {kind_of(row["source"]) for row in report["sources"]}
+    kinds = {kind: name for kind, name in KINDS.items() if kind in found}
+    return {"shares": shares(report), "answers": answers, "kinds": kinds}
+
+
+def _heat(report: Report) -> dict[str, Any] | None:
+    """For each arm the predicted speed-up of every K at every number of requests at a time."""
+    found = [one for one in report["break_even"] if one["by_batch"]]
+    if not found:
+        return None
+    grids = []
+    for one in found:
+        speeds = {
+            (pace["K"], requests): pace["tau"] / pace["cost"] for requests, paces in one["by_batch"] for pace in paces
+        }
+        sizes = [requests for requests, _ in one["by_batch"]]
+        best = {requests: max((speed, K) for (K, at), speed in speeds.items() if at == requests) for requests in sizes}
+        rows = [
+            {"K": K, "cells": [_cell(speeds.get((K, at)), best[at] == (speeds.get((K, at)), K)) for at in sizes],
+             "stop": "pays throughout" if stop is None else "never pays" if stop == sizes[0] else f"loses from {stop} on"}
+            for K, stop in one["stops"]
+        ]  # fmt: skip
+        grids.append({"arm": one["arm"], "sizes": sizes, "rows": rows})
+    largest = max(grid["sizes"][-1] for grid in grids)
+    wanted = max((row["requests"] for row in report["memory"]), default=largest)
+    return {"grids": grids, "context": found[0]["batch_context"], "largest": largest, "wanted": wanted}
+
+
+def _cell(speed: float | None, best: bool) -> dict[str, Any]:
+    """A speed-up with a colour as strong as what it gains or loses."""
+    if speed is None:
+        return {"text": "-", "look": "", "by": 0}
+    look = ("gain" if speed >= 1 else "loss") + (" best" if best and speed >= 1 else "")
+    return {"text": number(speed), "look": look, "by": round(6 + 54 * min(1.0, abs(speed - 1)))}
 
 
 def _memory(report: Report) -> dict[str, Any] | None:

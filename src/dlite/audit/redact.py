@@ -34,10 +34,16 @@ def redacted(report: Report) -> Report:
             for t in report["turns"]
         ],
         "trials": [{k: places[v] if k == "turn" else v for k, v in t.items() if k != "ids"} for t in report["trials"]],
-        "samples": [],
+        "samples": [_blank(sample, places) for sample in report["samples"]],
         "redacted": True,
     }
 
 
 def _hidden(difference: dict[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
     return {**difference, "turn": places[difference["turn"]], "plain_token": None, "arm_token": None}
+
+
+def _blank(sample: dict[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
+    """Who gave each token, without the tokens."""
+    answers = [{**a, "tokens": [["", *rest] for _, *rest in a["tokens"]]} for a in sample["answers"]]
+    return {**sample, "turn": places[sample["turn"]], "answers": answers}

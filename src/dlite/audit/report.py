@@ -12,11 +12,12 @@ from typing import Any
 from dlite.audit.advice import advice, warnings
 from dlite.audit.breakeven import break_even
 from dlite.audit.costs import Cost
-from dlite.audit.figures import TrialMarks, figures, span_figures, total
+from dlite.audit.figures import figures, source_figures, span_figures, total
 from dlite.audit.marks import Mark, marks, runs
 from dlite.audit.memory import Footprint
 from dlite.audit.redact import redacted
 from dlite.audit.replay import Replay, Trial
+from dlite.audit.samples import samples
 from dlite.audit.server import SERVER, Count, server_figures
 from dlite.bench.report import write_text
 from dlite.errors import DataError
@@ -26,8 +27,7 @@ from dlite.traces.skipped import Skipped
 from dlite.types import tau
 
 Report = dict[str, Any]
-FORMAT, VERSION = "dlite-audit", 1
-SAMPLES = 6  # answers shown on the page
+FORMAT, VERSION = "dlite-audit", 2
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,9 @@ def replay_report(
     """The report of a replay."""
     ids = {turn.id: turn.ids for turn in replay.turns}
     main = [t for t in replay.trials if t.reuse == replay.settings.main]
-    found = {(t.turn, t.arm): marks(t.generation, ids[t.turn], target.tokenizer) for t in main}
+    names = {arm.name: arm.drafter.name for arm in replay.arms}
+    found = {(t.turn, t.arm): marks(t.generation, ids[t.turn], target.tokenizer, names[t.arm]) for t in main}
+    givers = source_figures(replay, found, include_loops=judging.include_loops)
     options = {"include_loops": judging.include_loops, "seed": judging.seed}
     rows = figures(replay, **options)  # type: ignore[arg-type]
     spans = span_figures(replay, found, **options)  # type: ignore[arg-type]
@@ -75,13 +77,14 @@ def replay_report(
         "arms": [_arm(replay, name) for name in (arm.name for arm in replay.arms)],
         "figures": _plain([asdict(row) for row in rows]),
         "spans": _plain([asdict(row) for row in spans]),
+        "sources": _plain([asdict(row) for row in givers]),
         "reuse": _reuse(replay),
         "costs": [asdict(cost) for cost in costs],
         "break_even": _plain(
             [asdict(one) for one in break_even(replay, costs, rows, include_loops=judging.include_loops)]
         ),
         "memory": [asdict(one) for one in memory],
-        "samples": _samples(replay, found),
+        "samples": samples(replay, found, include_loops=judging.include_loops),
         "turns": [_turn(turn, turn.id in replay.looping) for turn in replay.turns],
         "trials": [_trial(t, found[t.turn, t.arm] if t.reuse == replay.settings.main else None) for t in replay.trials],
     }
@@ -96,7 +99,7 @@ def server_report(path: str, counts: Sequence[Count], skipped: Skipped, judging:
         "interrupted": False,
     }
     empty: Report = {
-        key: [] for key in ("spans", "reuse", "costs", "break_even", "memory", "samples", "turns", "trials")
+        key: [] for key in ("spans", "sources", "reuse", "costs", "break_even", "memory", "samples", "turns", "trials")
     }
     return _finished({**empty, **report, "target": None, "settings": {"seed": judging.seed}, "answers": None}, judging)
 
@@ -109,6 +112,12 @@ def write_json(report: Report, path: str | Path) -> None:
         f' "{key}": [\n' + ",\n".join(json.dumps(x, allow_nan=False) for x in report[key]) + "\n ]" for key in long
     ]
     write_text(f"{head[:-2]},\n" + ",\n".join(lists) + "\n}\n", path)
+
+
+def is_report(path: str | Path) -> bool:
+    """Whether a file begins as an audit's report does, of whatever version."""
+    with Path(path).open("rb") as file:
+        return f'"format": "{FORMAT}"'.encode() in file.read(200)
 
 
 def read_json(path: str | Path) -> Report:
@@ -208,25 +217,6 @@ def _reuse(replay: Replay) -> list[dict[str, Any]]:
     return rows
 
 
-def _samples(replay: Replay, found: TrialMarks) -> list[dict[str, Any]]:
-    """A few answers of the first drafting arm that is the target's own text, token by token, from short to long prompts."""
-    arms = [arm.name for arm in replay.arms[1:] if replay.lossless(arm.name)]
-    turns = sorted((t for t in replay.turns if t.id not in replay.looping), key=lambda t: len(t.ids))
-    if not arms or not turns:
-        return []
-    count = min(SAMPLES, len(turns))
-    chosen = [turns[round(i * (len(turns) - 1) / max(1, count - 1))] for i in range(count)]
-    return [
-        {
-            "turn": turn.id,
-            "arm": arms[0],
-            "context": len(turn.ids),
-            "tokens": [[m.text, m.position] for m in found[turn.id, arms[0]]],
-        }
-        for turn in {turn.id: turn for turn in chosen}.values()
-    ]
-
-
 def _turn(turn: Any, looping: bool) -> dict[str, Any]:
     kept = ("id", "trace", "layout", "number", "tool", "logged", "cut")
     return {key: getattr(turn, key) for key in kept} | {"context": len(turn.ids), "looping": looping}
@@ -240,6 +230,9 @@ def _trial(trial: Trial, found: Sequence[Mark] | None) -> dict[str, Any]:
         "reuse": trial.reuse,
         "reused": trial.reused,
         "finish": one.finish,
+        "context": one.prompt_tokens,
+        "tokens": len(one.token_ids),
+        "tau": one.tau,
         "seconds": {name: round(value, 6) for name, value in asdict(one.seconds).items()},
         # proposed, accepted, committed, context; milliseconds of draft, verify and other
         "rounds": [
@@ -252,7 +245,7 @@ def _trial(trial: Trial, found: Sequence[Mark] | None) -> dict[str, Any]:
         return record
     tokens = {
         "ids": list(one.token_ids),
-        "sources": runs([r.source for r in one.rounds]),
+        "sources": runs([m.source for m in found]),
         "positions": [m.position for m in found],
         "spans": runs([m.span for m in found]),
         "copied": runs([m.copied for m in found]),
