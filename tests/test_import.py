@@ -22,7 +22,10 @@ assert len(names) > 40, names
 for name in names:
     for loaded in [n for n in sys.modules if n == "dlite" or n.startswith("dlite.")]:
         del sys.modules[loaded]
-    importlib.import_module(name)
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:  # the parts of a plug-in that its engine alone imports
+        assert "_plugin." in name and error.name.partition(".")[0] in ("vllm", "sglang"), (name, error)
 late = {"transformers", "vllm", "sglang", "triton", "gguf"} & set(sys.modules)
 print(sorted(late))
 for name in dlite.__all__:

@@ -26,11 +26,15 @@ class About:
     state: str = ""
 
 
-class Chooser(Protocol):
-    """Turns draft logits into draft tokens under each request's sampling settings, and remembers q."""
+class Picker(Protocol):
+    """Turns draft logits into draft tokens."""
 
     def choose(self, slot: int, logits: Tensor, ids: Tensor | None = None) -> Tensor:
         """Tokens of draft slot ``slot``: logits [B,V'] over all tokens or those in ``ids`` [V'] -> token ids [B]."""
+
+
+class Chooser(Picker, Protocol):
+    """A picker under each request's sampling settings, that remembers q."""
 
     def select(self, index: Sequence[int]) -> Chooser:
         """A chooser for the requests at these places of the view; what it remembers, this one knows too."""

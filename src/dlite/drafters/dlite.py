@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from dlite.config import DrafterRecipe
-from dlite.drafters.base import About, Chooser
+from dlite.drafters.base import About, Chooser, Picker
 from dlite.drafters.network import (
     BlockInput,
     DraftOutput,
@@ -231,7 +231,7 @@ class DLite(nn.Module):
         tokens, confidence = self.draft(view, max(counts), chooser)
         return Proposal(tokens, torch.tensor(counts, device=tokens.device), confidence=confidence)
 
-    def draft(self, view: View, steps: int, chooser: Chooser) -> tuple[Tensor, Tensor | None]:
+    def draft(self, view: View, steps: int, chooser: Picker) -> tuple[Tensor, Tensor | None]:
         """``steps`` drafts for every request [B,steps], and their confidence. The block is always whole, so that a
         request's drafts do not depend on how many its neighbours want. Nothing in it waits for the device or reads
         values of a tensor: it can be captured as a CUDA graph."""
