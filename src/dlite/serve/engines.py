@@ -20,6 +20,7 @@ class Installed:
 
     name: str
     version: str
+    package: str = ""
 
     @property
     def label(self) -> str:
@@ -40,12 +41,12 @@ def installed(name: str) -> Installed | Missing:
     title, known = TITLES[name], " or ".join(SUPPORTED[name])
     if importlib.util.find_spec(name) is None:
         return Missing(name, f"{title} is not installed")
-    found = next(filter(None, map(_version, PACKAGES[name])), None)
-    if found is None:
+    package, found = next(((one, v) for one in PACKAGES[name] if (v := _version(one))), ("", ""))
+    if not found:
         return Missing(name, f"{title} is here, but no package tells its version")
     if not any(found == one or found.startswith((f"{one}.", f"{one}+")) for one in SUPPORTED[name]):
         return Missing(name, f"{title} {found} is installed, which dlite does not know; it knows {known}")
-    return Installed(name, found)
+    return Installed(name, found, package)
 
 
 def find_engine(wanted: str) -> Installed:

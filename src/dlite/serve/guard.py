@@ -1,13 +1,41 @@
 """What a plug-in relies on in its engine, looked up in the engine's source files before anything is changed.
 
-The files are parsed, not imported: the check costs no import, and works on a wheel that is not installed.
+The files are parsed, not imported: the check costs no import and can be made of a wheel that was only unpacked.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from logging import Logger
 from pathlib import Path
+
+from dlite.serve.engines import Missing, installed
+
+
+def enter(engine: str, table: Mapping[str, str], change: Callable[[], None], log: Logger, lost: str) -> None:
+    """Call ``change`` if the installed engine is known and as the table expects; else say why not, in one line.
+
+    Never raises: a server that does not use the plug-in must start all the same. ``lost`` is what cannot be served then.
+    """
+    try:
+        reason = declines(engine, table)
+        if reason is None:
+            change()
+        else:
+            log.warning("dlite's plug-in declines: %s. %s cannot be served by this engine.", reason, lost)
+    except Exception as error:
+        log.warning("dlite's plug-in could not start: %s: %s. %s cannot be served.", type(error).__name__, error, lost)
+
+
+def declines(engine: str, table: Mapping[str, str]) -> str | None:
+    """Why a plug-in must change nothing in this engine; None if it may."""
+    found = installed(engine)
+    if isinstance(found, Missing):
+        return found.reason
+    wrong = mismatches(Path(import_module(engine).__path__[0]), table)
+    return f"{found.label} is not as expected: {wrong[0]}" if wrong else None
 
 
 def mismatches(root: Path, table: Mapping[str, str]) -> list[str]:

@@ -56,6 +56,8 @@ def markdown(study: Study) -> str:
 
 
 def _lossless(study: Study) -> str:
+    if not study["lossless"]:
+        return "No workload was decoded."
     bad = [name for name, passed in study["lossless"].items() if name != "plain" and passed is not True]
     if bad:
         return f"**Not lossless: {', '.join(bad)}.** Their speed-ups are not shown."

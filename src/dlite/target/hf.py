@@ -191,6 +191,11 @@ def read_info(path: str, name: str) -> TargetInfo:
         config = AutoConfig.from_pretrained(path).get_text_config()
     except Exception as error:
         raise _unusable(path, error) from None
+    return info_of(config, name)
+
+
+def info_of(config: Any, name: str) -> TargetInfo:
+    """The sizes in a config of transformers."""
     context = getattr(config, "max_position_embeddings", None) or 2048
     sizes = (config.vocab_size, config.hidden_size, config.num_hidden_layers, context)
     return TargetInfo(name, *sizes, frozenset(), "", _layer_sizes(config))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dlite.serve import engines, guard
+from dlite.serve import guard
 from dlite.serve import sglang_plugin as plugin
 from dlite.serve.engines import Installed, Missing
 from dlite.serve.sglang_plugin.seams import SEAMS
@@ -32,7 +32,7 @@ def sglang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             lines = [f"class {kind}:", *(f"    {one}" for one in functions)] if kind else functions
             source.write("\n".join(lines) + "\n")
     monkeypatch.setattr(plugin, "_registered", False)
-    monkeypatch.setattr(engines, "installed", lambda name: Installed(name, "0.5.23"))
+    monkeypatch.setattr(guard, "installed", lambda name: Installed(name, "0.5.23"))
     fake.Algorithms.known, fake.Hooks.known = {}, {}
     with fake.modules(SimpleNamespace()):
         importlib.import_module("sglang").__path__ = [str(tmp_path)]
@@ -76,7 +76,7 @@ def test_a_file_that_is_gone(sglang: Path) -> None:
 
 def test_another_version(sglang: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(
-        engines, "installed", lambda name: Missing(name, "SGLang 0.6.0 is installed, which dlite does not know")
+        guard, "installed", lambda name: Missing(name, "SGLang 0.6.0 is installed, which dlite does not know")
     )
     plugin.register()
     assert "declines: SGLang 0.6.0 is installed" in caplog.text

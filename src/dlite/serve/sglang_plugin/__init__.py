@@ -7,8 +7,10 @@ cannot serve exactly. Other algorithms are left alone.
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
+
+from dlite.serve.guard import enter
+from dlite.serve.sglang_plugin.seams import SEAMS
 
 NAME = "DLITE"
 VALIDATE = "sglang.srt.managers.scheduler.Scheduler.validate_dllm_request"
@@ -23,14 +25,7 @@ def register() -> None:
     if _registered:
         return
     _registered = True
-    try:
-        reason = _decline()
-        if reason is not None:
-            _log.warning("dlite's plug-in declines: %s. %s cannot be served by this engine.", reason, NAME)
-            return
-        _register()
-    except Exception as error:  # a server that does not use it must start all the same
-        _log.warning("dlite's plug-in could not start: %s: %s. %s cannot be served.", type(error).__name__, error, NAME)
+    enter("sglang", SEAMS, _register, _log, NAME)
 
 
 def refuse(original: Any, scheduler: Any, request: Any) -> str | None:
@@ -41,20 +36,6 @@ def refuse(original: Any, scheduler: Any, request: Any) -> str | None:
     if reason is None and getattr(scheduler.spec_algorithm, "name", None) == NAME:
         reason = refusal(request)
     return reason
-
-
-def _decline() -> str | None:
-    import sglang
-
-    from dlite.serve.engines import Missing, installed
-    from dlite.serve.guard import mismatches
-    from dlite.serve.sglang_plugin.seams import SEAMS
-
-    found = installed("sglang")
-    if isinstance(found, Missing):
-        return found.reason
-    wrong = mismatches(Path(sglang.__path__[0]), SEAMS)
-    return f"{found.label} is not as expected: {wrong[0]}" if wrong else None
 
 
 def _register() -> None:
