@@ -150,7 +150,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "nothing usable": (["BROKEN"], "can be replayed: 1 a layout that is not known (broken.jsonl, line 1)"),
     "an empty file": (["HOLLOW"], "can be replayed: there are none. Expected a log of conversations"),
     "no answers to write": (["SILENT"], "1 no turn for the assistant to write (silent.jsonl, line 1)"),
-    "too long for the target": (["LONG"], "1 a turn behind more tokens than fit (long, message 2)"),
+    "too long for the target": (["LONG"], "a turn behind more tokens than fit"),
     "a folder that is a file": (["LOG", "--out", "LOG"], "log.jsonl is a file. Expected a folder for the report"),
     "nothing fits": (["LOG", "--max-context", "5"], "a turn behind more tokens than fit"),
     "no room": (["LOG", "--max-new-tokens", "900"], "the context range is 0 to -500"),
