@@ -13,6 +13,7 @@ from dlite.bench.report import build, read_json, write_json, write_text
 from dlite.bench.run import Arm, BenchSettings, run
 from dlite.bench.workloads import Asked, choose, limits, parse
 from dlite.data.chat import render
+from dlite.features.store import MANIFEST
 from dlite.provenance import provenance
 from dlite.study.anchors import Matches, figures, matches
 from dlite.study.arms import capture, drafter_folder, facts, prepare, ready
@@ -78,16 +79,17 @@ def study(
 def _at_anchors(
     plan: StudyPlan, arms: Sequence[ArmPlan], target: Target, store: Path, out: Path
 ) -> dict[str, dict[str, Any]]:
-    """Figures at the held-out anchors of every arm that has weights, beside the first; kept until its weights change."""
+    """Figures at the held-out anchors of every arm that has weights, beside the first; kept until weights or anchors change."""
     found: dict[str, Matches] = {}
     for arm in arms:
         folder = drafter_folder(out, arm.name)
         if arm.drafter is not None:
             continue
-        place, sha = out / "fixed" / f"{arm.name}.json", _digest(folder)
+        place = out / "fixed" / f"{arm.name}.json"
+        made = {"weights": _digest(folder / "model.safetensors"), "anchors": _digest(store / MANIFEST)}
         kept = json.loads(place.read_text()) if place.exists() else {}
-        if kept.get("weights") != sha:
-            kept = {"weights": sha, "matches": matches(folder, target, store, plan.batch_blocks)}
+        if any(kept.get(key) != value for key, value in made.items()):
+            kept = {**made, "matches": matches(folder, target, store, plan.batch_blocks)}
             place.parent.mkdir(exist_ok=True)
             write_text(json.dumps(kept) + "\n", place)
         found[arm.name] = [tuple(one) for one in kept["matches"]]
@@ -96,8 +98,8 @@ def _at_anchors(
     return {name: figures(one, first, K, plan.seed) for name, one in found.items()}
 
 
-def _digest(folder: Path) -> str:
-    with (folder / "model.safetensors").open("rb") as file:
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

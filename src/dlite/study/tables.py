@@ -69,7 +69,8 @@ def _at_anchors(study: Study, arms: list[str]) -> str:
     if not found:
         return ""
     one = next(iter(found.values()))
-    header = ["arm", "tokens a draft", f"more than {study['arms'][0]['name']}", "accepted at 1", "2", "3", "4"]
+    first = next(arm["name"] for arm in study["arms"] if arm["fixed"])
+    header = ["arm", "tokens a draft", f"more than {first}", "accepted at 1", "2", "3", "4"]
     rows = [
         [name, interval(row["tau"]), interval(row["longer"]), *(f"{x:.2f}" for x in row["acceptance_by_position"][:4])]
         for name, row in found.items()
